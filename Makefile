@@ -59,7 +59,8 @@ types: $(VENV)/.ready-to-test
 contracts: $(VENV)/.ready-to-test
 	$(BIN)/lint-imports
 
-# Checks shape annotations at run time, in the tests of annotated code. The next target tests what users run.
+# Checks shape annotations at run time, in the tests of annotated code. The next target tests what users run; it leaves
+# out those tests of annotated code that run alike without annotations (conftest.py).
 TYPED := $(addprefix tests/,numerics operators modules theories testing capture loading \
   test_annotations.py test_heads.py test_shapes.py) \
   $(addprefix lab/tests/,models robustness theorems experiments/svm experiments/crate)
@@ -67,7 +68,7 @@ tests-typed: $(VENV)/.ready-to-test
 	CLEARHEAD_TYPECHECK=1 $(PYTEST) $(TYPED)
 
 tests-shipped: $(VENV)/.ready-to-test
-	$(PYTEST)
+	CLEARHEAD_TYPED="$(TYPED)" $(PYTEST)
 
 # Tolerances must hold on every processor: torch's loops, BLAS libraries and the kernel's variants round differently.
 test-cpus: $(VENV)/.ready-to-test

@@ -14,17 +14,16 @@ import torch
 from timing import normal, timed
 from torch import Tensor, nn
 
-from clearhead._swap.operator import apply_operator
-from clearhead._swap.past_rows import PastRows
+from clearhead._swap.operator import PastRows, apply_operator
 from clearhead.interfaces import Call
-from clearhead.operators import NAMED_OPERATORS
+from clearhead.operators import OPERATORS
 from clearhead.operators.requirements import instantiate, requirements_of
 
 HEADS, WIDTH = 12, 64
 
 
 def step(name: str, call: Call, past: PastRows | None) -> Tensor:
-    operator = NAMED_OPERATORS[name]()
+    operator = OPERATORS.get(name)()
     return apply_operator(instantiate(operator, nn.Identity()), requirements_of(operator), call, past)
 
 
@@ -42,7 +41,7 @@ def main() -> None:
             name="layer", module=nn.Identity(), interface="", causal=True, q=q[..., -1:, :], k=k, v=v,
             scale=WIDTH**-0.5,
         )  # fmt: skip
-        calls = {name: partial(step, name, call, PastRows()) for name in NAMED_OPERATORS}
+        calls = {name: partial(step, name, call, PastRows()) for name in OPERATORS.names()}
         calls["scaled, all rows"] = partial(step, "scaled", call, None)
         with torch.no_grad():
             times = timed(calls, options.rounds, in_torch=True)

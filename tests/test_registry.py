@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clearhead.errors import InputError
-from clearhead.registry import Registry
+from clearhead.registry import PackageWarning, Registry
 
 OWN = {"second": "own_words:SECOND", "first": "own_words:FIRST"}
 
@@ -70,4 +70,21 @@ def test_a_registered_unit_is_one_more_and_replaces_none(words: Registry[str]) -
             words.register(name, "another")
     with pytest.raises(InputError, match="not a word"):
         words.register("fifth", 5)  # type: ignore[arg-type]
-    assert words.get("first") == "one"
+    assert words.get("second") == "two"
+
+
+def test_a_use_warns_of_what_is_left_out(words: Registry[str]) -> None:
+    with pytest.warns(PackageWarning) as caught:
+        assert dict(words.usable()) == dict(words.all().units)
+    assert [str(warning.message) for warning in caught] == list(words.all().failures)
+    with pytest.warns(PackageWarning, match="first of others is not used: clearhead has"):
+        assert words.get("first") == "one"
+
+
+def test_units_of_others_may_come_first(words: Registry[str]) -> None:
+    first = Registry("tests.words", "word", _expected, OWN, others_first=True)
+    first.register("fourth", "four")
+    assert list(first.all().units) == ["third", "fourth", "second", "first"]
+    assert [first.is_own(name) for name in first.all().units] == [False, False, True, True]
+    assert "third" in first
+    assert "fifth" not in first

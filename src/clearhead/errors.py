@@ -1,6 +1,6 @@
 """The exceptions Clearhead raises on purpose. Anything else that escapes is a defect."""
 
-__all__ = ["ClearheadError", "InputError", "MissingPackageError", "NotEnoughMemoryError"]
+__all__ = ["AuditError", "ClearheadError", "InputError", "MissingPackageError", "NotEnoughMemoryError"]
 
 
 class ClearheadError(Exception):
@@ -9,6 +9,10 @@ class ClearheadError(Exception):
 
 class InputError(ClearheadError, ValueError):
     """An argument, file, model or input that cannot be used as given."""
+
+
+class AuditError(InputError):
+    """An audit that cannot give numbers. The message names the cause and the remedy."""
 
 
 class MissingPackageError(InputError):

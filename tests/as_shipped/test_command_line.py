@@ -547,7 +547,8 @@ def test_help_is_ascii_and_needs_no_width(here: Path, warm: WarmCommand) -> None
 def test_the_options_are_pinned(here: Path) -> None:
     options = set(re.findall(r"--[a-z-]+", clearhead("audit", "--help", here=here, columns=200).stdout))
     assert options == {
-        "--allow-unseen", "--audio", "--batch-size", "--batches", "--claims", "--column", "--describe", "--details",
+        "--allow-swapped", "--allow-unseen", "--audio", "--baseline-for", "--batch-size", "--batches", "--claims",
+        "--column", "--control-inputs", "--describe", "--details",
         "--device", "--estimate", "--help", "--images",
         "--inputs", "--json",
         "--layers", "--loss", "--max-tokens", "--out", "--seed", "--shard", "--text", "--theory", "--baseline",

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from clearhead.audit.checkpoint import Checkpoint
+from clearhead.audit.options import AuditOptions, Baseline
 from clearhead.cli import audit_command
-from clearhead.cli.audit_command import AuditRequest, run_audit
+from clearhead.cli.audit_command import run_audit
 from clearhead.cli.failure import RunInterruptedError, TerminatedError
-from clearhead.cli.options import Baseline, Claims
+from clearhead.cli.request import AuditRequest
 from clearhead.report.folder import ReportFolder
 from clearhead_lab.cli import reproduce_command
 
@@ -33,17 +34,12 @@ def _written_then_interrupted(folder: ReportFolder, record: Any) -> None:
 
 @pytest.mark.parametrize("written", [False, True])
 def test_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
-    request = AuditRequest(
-        model="x", text=None, batches=None, layers=None, theories=("symmetry",), claims=Claims.PRIMARY, inputs=1,
-        max_tokens=8, batch_size=1, seed=0, describe=None, allow_unseen=False, baseline=Baseline.NONE, loss=None,
-        out=tmp_path / "report",
-    )  # fmt: skip
+    options = AuditOptions(theories=("symmetry",), baseline=Baseline.NONE)
+    request = AuditRequest(model="x", inputs=1, max_tokens=8, batch_size=1, options=options, out=tmp_path / "report")
     loaded = SimpleNamespace(model=None, name="x", encode=None, decode=None, draw_baseline=None, folder=None)
-    monkeypatch.setattr(audit_command, "_load", lambda request: loaded)
-    monkeypatch.setattr(
-        audit_command, "make_inputs", lambda *_: SimpleNamespace(batches=[], name="", count=1, text=None)
-    )
-    monkeypatch.setattr(audit_command, "measure_audit", (lambda *_, **__: None) if written else interrupt)
+    inputs = SimpleNamespace(batches=[], name="", count=1, text=None)
+    monkeypatch.setattr(audit_command, "_load", lambda *_: (loaded, inputs))
+    monkeypatch.setattr(audit_command, "measure_part", (lambda *_, **__: None) if written else interrupt)
     monkeypatch.setattr(Checkpoint, "finish", lambda checkpoint, part: None)
     monkeypatch.setattr(ReportFolder, "write", _written_then_interrupted)
     outcome = f"the report in {tmp_path / 'report'} is complete" if written else "no report was written"
@@ -52,7 +48,7 @@ def test_an_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
     assert str(caught.value) == f"interrupted; {outcome}"
     assert caught.value.exit_code == 130
     if not written:
-        monkeypatch.setattr(audit_command, "measure_audit", terminate)
+        monkeypatch.setattr(audit_command, "measure_part", terminate)
         (tmp_path / "report").mkdir()
         (tmp_path / "report" / "shard-1-of-1.safetensors").touch()
         with pytest.raises(RunInterruptedError) as caught:

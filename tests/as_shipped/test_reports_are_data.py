@@ -5,13 +5,13 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
+from clearhead.audit.options import AuditOptions
 from clearhead.cli.confirmed import NAMED, Typed, confirm
-from clearhead.cli.options import Baseline, Claims
 from clearhead.cli.request import AuditRequest
 from clearhead.data.tables import read_column
 from clearhead.errors import InputError
@@ -31,7 +31,8 @@ def change(command: Run, tmp_path: Path) -> Change:
 
     def write(**options: Any) -> None:
         stored = read_json(tmp_path / "report" / "manifest.json")
-        stored["command"]["options"].update(options)
+        for name, value in options.items():
+            (stored["options"] if name in stored["options"] else stored["command"]["options"])[name] = value
         write_json(tmp_path / "report" / "manifest.json", stored)
 
     return write
@@ -184,12 +185,32 @@ def test_options_that_are_no_mapping_are_refused(command: Run, change: Change, t
 
 
 def test_every_option_that_holds_text_is_known_to_name_something_or_nothing() -> None:
-    harmless = {"layers", "theories", "claims", "baseline", "device", "column", "out"}
-    fields = {field.name: str(field.type) for field in dataclasses.fields(AuditRequest)}
+    harmless = {"layers", "theories", "claims", "baseline", "baseline_for", "device", "column"}
+    fields = [field for kind in (AuditRequest, AuditOptions) for field in dataclasses.fields(kind) if field.metadata]
     texts = {
-        name for name, kind in fields.items() if any(part in kind for part in ("str", "Path", "Claims", "Baseline"))
+        field.name
+        for field in fields
+        if not {*(get_args(field.metadata["typed"]) or [field.metadata["typed"]])} <= {int, bool, type(None)}
     }
     assert texts == harmless | set(NAMED)
+
+
+def test_a_manifest_of_an_earlier_audit_has_all_options_in_its_command(
+    command: Run, change: Change, tmp_path: Path
+) -> None:
+    """And none that came later. What it names is not trusted either."""
+    ran = plant(tmp_path)
+    stored = read_json(tmp_path / "report" / "manifest.json")
+    flat = {**stored.pop("options"), **stored["command"]["options"]}
+    for name in ("column", "images", "audio", "device", "workers", "swap", "allow_swapped", "baseline_for"):
+        del flat[name]
+    for options in (flat, {**flat, "loss": "planted:loss", "claims": "all"}):
+        stored["command"]["options"] = {**options, "out": str(tmp_path / "elsewhere")}
+        write_json(tmp_path / "report" / "manifest.json", stored)
+        done = command("rerun", "report", *MODEL, *BATCHES)
+        assert (done.code, "planted:loss" in done.err) == ((2, True) if options["loss"] else (0, False))
+    assert not ran.exists()
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_dataset_folder_that_names_a_pipe_is_refused(tmp_path: Path) -> None:
@@ -201,10 +222,9 @@ def test_a_dataset_folder_that_names_a_pipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_default_audit_is_repeated_without_a_flag() -> None:
-    request = AuditRequest(
-        model=DEFAULT_MODEL, text=None, batches=None, layers=None, theories=("symmetry",), claims=Claims.PRIMARY,
-        inputs=None, max_tokens=256, batch_size=12, seed=0, describe=None, allow_unseen=False, baseline=Baseline.AUTO,
-        loss=None, out=Path("clearhead-report"),
-    )  # fmt: skip
-    stored = AuditRequest.from_dict(request.to_dict())
+    options = AuditOptions(theories=("symmetry",), workers=None)
+    request = AuditRequest(model=DEFAULT_MODEL, options=options)
+    manifest = SimpleNamespace(options=options.to_dict(), command={"options": request.to_dict()})
+    stored = AuditRequest.of_manifest(manifest)  # type: ignore[arg-type]
+    assert stored == request
     assert confirm(stored, Path("x"), Typed(command=[], values={}, trust_paths=False)) == stored

@@ -21,7 +21,7 @@ def test_an_audit_is_repeated_to_the_last_bit_twice(command: Run, tmp_path: Path
     done = command(*AUDIT)
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("\nrepeat    clearhead rerun clearhead-report/manifest.json\n")
-    options = read_json(tmp_path / "clearhead-report" / "manifest.json")["command"]["options"]
+    options = read_json(tmp_path / "clearhead-report" / "manifest.json")["options"]
     assert (options["theories"], options["layers"], options["seed"]) == (["symmetry"], "1", 0)
     for manifest in ("clearhead-report/manifest.json", "clearhead-report"):
         done = command("rerun", manifest, *FUNCTIONS)
@@ -56,7 +56,7 @@ def test_what_cannot_be_repeated_is_refused_in_one_line(command: Run, tmp_path: 
     (folder / "manifest.json").write_text(text.replace('"seed": 0', '"seed": 1'))
     assert "its checksum does not fit" in refused("clearhead-report")
     stored = json.loads(text)
-    del stored["sha256"], stored["command"]["options"]["seed"]
+    del stored["sha256"], stored["options"]["seed"]
     write_json(folder / "manifest.json", stored)
     assert "no usable option seed" in refused("clearhead-report")
     (folder / "manifest.json").write_text(text)
@@ -78,15 +78,15 @@ def test_the_device_of_the_arithmetic_is_part_of_the_command(command: Run, tmp_p
     assert (done.code, done.err) == (0, "")
     folder = tmp_path / "clearhead-report"
     stored = read_json(folder / "manifest.json")
-    assert stored["command"]["options"]["device"] == "cpu:0"
+    assert stored["options"]["device"] == "cpu:0"
     assert command("rerun", "clearhead-report", *FUNCTIONS).code == 0
-    assert read_json(tmp_path / "clearhead-rerun" / "manifest.json")["command"]["options"]["device"] == "cpu:0"
-    stored["command"]["options"]["device"] = "meta"
+    assert read_json(tmp_path / "clearhead-rerun" / "manifest.json")["options"]["device"] == "cpu:0"
+    stored["options"]["device"] = "meta"
     write_json(folder / "manifest.json", stored)
     done = command("rerun", "clearhead-report", *FUNCTIONS)
     assert (done.code, done.out) == (2, "")
     assert "theories cannot compute on the device 'meta'" in done.err
-    del stored["command"]["options"]["device"]  # as in manifests of audits without the option
+    del stored["options"]["device"]  # as in manifests of audits without the option
     write_json(folder / "manifest.json", stored)
     assert command("rerun", "clearhead-report", *FUNCTIONS).code == 0
 

@@ -41,7 +41,7 @@ LOADER = Loader(reads=lambda folder: (folder / "linear").exists(), load=load, dr
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide every entry point, as if only Clearhead itself were installed."""
-    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+    monkeypatch.setattr(registry, "installed", lambda group, path: ())
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from clearhead._capture import capture
 from clearhead.audit.engine import feed
 from clearhead.audit.model_runs import measure
+from clearhead.audit.options import AuditOptions
 from clearhead.audit.parts import Run, Span
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
@@ -179,8 +180,8 @@ def test_every_captured_tensor_is_moved_once(monkeypatch: pytest.MonkeyPatch) ->
     observed = partial(feed, run, seconds=seconds)
     with torch.no_grad():
         measure(
-            bert(), batches()[:1], run, Span(), observed, lambda done: None, lambda inputs: None, layers=None,
-            checked=[f"encoder.layer.{i}.attention.self" for i in range(2)], describe=(), allow_unseen=False, loss=None,
+            bert(), batches()[:1], run, Span(), observed, lambda done: None, lambda inputs: None, AuditOptions(),
+            checked=[f"encoder.layer.{i}.attention.self" for i in range(2)],
         )  # fmt: skip
     assert [OnDevice.moves[id(getattr(device_heads[0], name))] for name in ("q", "k", "v", "out")] == [1, 1, 1, 1]
     assert len(OnDevice.moves) == 4

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from clearhead.audit import estimate as module
 from clearhead.audit.estimate import Estimate, estimate
-from clearhead.audit.model_runs import AuditError
+from clearhead.audit.options import AuditOptions, Baseline
 from clearhead.audit.record import Timing
+from clearhead.errors import AuditError
 from tests.interfaces.zoo import FAMILIES
 
 
@@ -25,23 +26,16 @@ def _audits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
     """
     seen = []
 
-    def audit(
-        model: nn.Module,
-        batches: list[Tensor],
-        *,
-        baseline: Any,
-        theories: Any,
-        control_inputs: int = 24,
-        **options: Any,
-    ) -> _Record:
+    def audit(options: AuditOptions, model: nn.Module, batches: list[Tensor], *, baseline: Any = None) -> _Record:
+        assert options.baseline is Baseline.NONE
         inputs = sum(len(batch) for batch in batches)
         seen.append((inputs, options))
         models = 0 if baseline is None else len(baseline)
-        seconds = 3.0 + 2.0 * inputs + 4.0 * min(inputs, control_inputs)
+        seconds = 3.0 + 2.0 * inputs + 4.0 * min(inputs, options.control_inputs)
         total = seconds + 0.5 + 0.25 * inputs + models * 5.0 * min(inputs, module.BASELINE_INPUTS)
         return _Record(Timing(check=0.5, forward=0.25 * inputs, theory={"t": seconds}, total=total, peak_memory=7))
 
-    monkeypatch.setattr(module, "audit", audit)
+    monkeypatch.setattr(module, "audit_with", audit)
     return seen
 
 
@@ -49,23 +43,23 @@ def _audits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
 def test_fixed_and_growing_parts_are_told_apart(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     seen = _audits(monkeypatch)
     batches = [torch.zeros(size, 4) for _ in range(40)]
-    found = estimate(nn.Identity(), batches, theories=["kernel-pca"], seed=5)
+    found = estimate(nn.Identity(), batches, AuditOptions(theories=("kernel-pca",), seed=5))
     inputs = 40 * size
     assert found.inputs == inputs
     assert found.theories == {"t": pytest.approx(3 + 2 * inputs + 4 * 24)}
     assert found.forward == pytest.approx(0.5 + 0.25 * inputs)
     assert (found.baseline, found.memory) == (0, 7)
     assert found.tried == max(count for count, _ in seen) <= 2 * max(size, 8 + size)
-    assert all(options == {"seed": 5} for _, options in seen)
+    assert {options.seed for _, options in seen} == {5}
 
 
-@pytest.mark.parametrize(("baseline", "seconds"), [("auto", 5.0 * 10 * 12), (None, 0)])
+@pytest.mark.parametrize(("baseline", "seconds"), [(Baseline.AUTO, 5.0 * 10 * 12), (Baseline.NONE, 0)])
 def test_the_baseline_is_ten_runs_on_its_own_inputs(
-    monkeypatch: pytest.MonkeyPatch, baseline: Any, seconds: float
+    monkeypatch: pytest.MonkeyPatch, baseline: Baseline, seconds: float
 ) -> None:
     _audits(monkeypatch)
     batches = [torch.zeros(3, 4) for _ in range(20)]
-    found = estimate(nn.Linear(3, 5), batches, theories=["coding-rate"], baseline=baseline)
+    found = estimate(nn.Linear(3, 5), batches, AuditOptions(theories=("coding-rate",), baseline=baseline))
     assert found.baseline == pytest.approx(seconds)
     two_models = 2 * 4 * (3 * 5 + 5)
     assert found.memory == 7 + (two_models if seconds else 0)
@@ -74,9 +68,9 @@ def test_the_baseline_is_ten_runs_on_its_own_inputs(
 
 def test_a_model_is_estimated_and_no_input_is_an_error() -> None:
     family = FAMILIES["bert"]
-    found = estimate(family.make(), [family.inputs()] * 3, theories=["attention-sinks"])
+    found = estimate(family.make(), [family.inputs()] * 3, AuditOptions(theories=("attention-sinks",)))
     assert isinstance(found, Estimate)
     assert 0 < found.seconds < 600
     assert set(found.theories) == {"attention sinks"}
     with pytest.raises(AuditError, match="no inputs"):
-        estimate(family.make(), [])
+        estimate(family.make(), [], AuditOptions())

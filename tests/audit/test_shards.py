@@ -17,9 +17,10 @@ from torch import nn
 
 from clearhead.audit import checkpoint as checkpoints
 from clearhead.audit.finishing import finish_audit
+from clearhead.audit.part_runs import measure_part
 from clearhead.audit.parts import Coverage, Shard, span_of
 from clearhead.audit.record import AuditRecord
-from clearhead.audit.run import AuditError, audit, measure_audit
+from clearhead.audit.run import AuditError, audit, options_and_baseline
 from clearhead.audit.shards import audit_shard, merge_parts, merge_shards, read_shards, shard_from_environment
 from clearhead.errors import InputError
 from clearhead.report.json_file import audit_as_json
@@ -183,9 +184,9 @@ def test_a_checkpoint_of_another_audit_is_reported_and_not_used(
     file = tmp_path / "sums"
 
     def run(batches: Any, **options: Any) -> AuditRecord:
-        part = measure_audit(
-            model, batches, **{**SHORT, **options}, checkpoint=checkpoints.Checkpoint(file), notice=lines.append
-        )
+        chosen, baseline = options_and_baseline({**SHORT, **options})
+        checkpoint = checkpoints.Checkpoint(file)
+        part = measure_part(model, batches, chosen, baseline=baseline, checkpoint=checkpoint, notice=lines.append)
         return finish_audit([part])
 
     with pytest.raises(Stop):

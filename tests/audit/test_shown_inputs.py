@@ -15,7 +15,7 @@ from clearhead.heads import Heads
 from clearhead.theories.example import Cache, Example
 from clearhead.theories.kernel_pca import captured_variance
 from clearhead.theories.kernel_pca.measurement import spectrum
-from clearhead.theories.max_margin.on_heads.picture import MOST_QUERIES, margins
+from clearhead.theories.max_margin.on_heads.measurement import MAX_QUERIES, margins
 from clearhead.theories.theory import Windows
 
 HEADS, LENGTH = 3, 11
@@ -131,14 +131,14 @@ def test_the_shortest_bar_is_the_margin() -> None:
 
 
 def test_margins_of_a_long_causal_input_are_of_its_first_queries_with_two_keys() -> None:
-    length = MOST_QUERIES + 13
+    length = MAX_QUERIES + 13
     visible = torch.ones(length, length, dtype=torch.bool).tril() & (torch.arange(length) != 5)
     one = example(length=length, mask=visible[None, None])
     picture = margins(one)
     assert picture is not None
     scores = (one.scale * one.q.double() @ one.k.double().mT).masked_fill(~visible, -torch.inf)
     top = scores.topk(2, dim=-1).values
-    gaps = (top[..., 0] - top[..., 1])[:, [q for q in range(1, length) if q != 5]][:, :MOST_QUERIES]
+    gaps = (top[..., 0] - top[..., 1])[:, [q for q in range(1, length) if q != 5]][:, :MAX_QUERIES]
     assert picture.bars == pytest.approx(gaps.sort(dim=-1, descending=True).values.numpy())
 
 

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from clearhead.audit import checkpoint as checkpoints
 from clearhead.audit import workers as processes
 from clearhead.audit.checkpoint import Checkpoint
+from clearhead.audit.options import AuditOptions, Baseline
+from clearhead.audit.part_runs import measure_part
 from clearhead.audit.parts import Run
 from clearhead.audit.record import AuditRecord
-from clearhead.audit.run import audit, measure_audit
+from clearhead.audit.run import audit
 from clearhead.audit.shards import audit_shard, merge_shards
 from clearhead.audit.workers import MOST_WORKERS, WAITING_CALLS, Workers, usable_workers
 from clearhead.errors import InputError, NotEnoughMemoryError
@@ -138,9 +140,8 @@ def test_what_predictions_were_made_of_stays_in_the_workers(model: nn.Module) ->
     """It may take more memory than everything else that an audit keeps."""
 
     def kept(workers: int) -> bool:
-        part = measure_audit(
-            model, batches(), theories="max-margin", baseline=None, workers=workers, checkpoint=Checkpoint(None)
-        )
+        options = AuditOptions(theories=("max-margin",), baseline=Baseline.NONE, workers=workers)
+        part = measure_part(model, batches(), options, checkpoint=Checkpoint(None))
         return any(layer["kept"] for layer in part.runs[0].state()["layers"]["max-margin"])
 
     assert kept(workers=1)

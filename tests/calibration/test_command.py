@@ -9,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from clearhead.audit.options import AuditOptions
 from clearhead.calibration.planted_model import Shape
 from clearhead.calibration.planting import PLANTS
 from clearhead.calibration.results import Calibration, PlantedCounts, RandomCounts, shipped_calibration
@@ -63,7 +64,8 @@ def calibration() -> Calibration:
 
 
 def run(out: Path, *, model: str | None = None, repeats: int = 2, bar: Bar | None = None):
-    return run_calibration(model, theories=("symmetry",), repeats=repeats, models=0, seed=0, out=out, bar=bar or Bar())
+    options = AuditOptions(theories=("symmetry",))
+    return run_calibration(model, options, repeats=repeats, models=0, out=out, bar=bar or Bar())
 
 
 def test_command_writes_counts_table_and_plot_and_does_not_measure_twice(small, tmp_path):
@@ -93,10 +95,10 @@ def test_tables_have_power_and_false_positives_with_wilson_intervals(calibration
     assert planted["detected"] == ["0/7", "7/7"]
     assert planted["power, % [95% interval]"] == ["0 [0, 35]", "100 [65, 100]"]
     assert planted["supported"] == ["0/7", "5/7"]
-    assert planted["other heads called"] == ["1/21", "1/21"]
+    assert planted["other heads flagged"] == ["1/21", "1/21"]
     assert random["random models"] == ["BERT", "all"]
-    assert random["models called"] == ["1/11", "1/11"]
-    assert random["heads called"] == ["3/88", "3/88"]
+    assert random["models flagged"] == ["1/11", "1/11"]
+    assert random["heads flagged"] == ["3/88", "3/88"]
     page = as_page(calibration)
     assert page.startswith("clearhead 9, seed 3. Planted heads: layers 2, heads 4, head dim 3,")
     assert "| kernel-pca | captured variance | 1 | supported 5, partly supported 2 |" in page
@@ -144,7 +146,7 @@ def test_audit_cites_the_calibration_of_each_theory(record, calibration, monkeyp
     monkeypatch.setattr(cited, "_shipped", lambda: calibration)
     sources = (TheorySource(key="kernel-pca", title="kernel PCA", package="clearhead", version="9"),)
     audited = dataclasses.replace(record, theories=sources)
-    sentence = "follows the theory exactly is detected 7/7 (supported 5/7); random models called 1/11"
+    sentence = "follows the theory exactly is detected 7/7 (supported 5/7); random models flagged 1/11"
     text = io.StringIO()
     print_audit(audited, Console(file=text, width=200))
     assert f"calibrated kernel PCA: a head that {sentence}" in text.getvalue()

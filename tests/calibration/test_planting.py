@@ -7,7 +7,7 @@ import torch
 
 from clearhead._capture import capture
 from clearhead.calibration.planted_model import Planted, Shape
-from clearhead.calibration.planting import PLANTS, coding_rate, max_margin
+from clearhead.calibration.planting import EPS, PLANTS, SATURATED, plant_max_margin
 from clearhead.heads import Heads
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.kernel_pca import captured_variance
@@ -77,7 +77,7 @@ def test_kernel_pca_values_capture_all_variance_at_full_strength_only():
 def test_max_margin_matrix_is_the_svm_of_all_queries_at_full_strength_only():
     cosines = {}
     for strength, queries in ((0.0, 3), (1.0, 3), (1.0, 5)):
-        planted = max_margin.plant(SHAPE, strength, 3, torch.Generator().manual_seed(11), queries=queries)
+        planted = plant_max_margin(SHAPE, strength, 3, torch.Generator().manual_seed(11), queries=queries)
         heads = calls(planted)
         assert {call.q.shape[2] for call in heads} == {queries}
         cosines[strength] = []
@@ -95,9 +95,9 @@ def test_max_margin_matrix_is_the_svm_of_all_queries_at_full_strength_only():
 
 @pytest.mark.parametrize("saturation", [0.3, 0.9])
 def test_max_margin_heads_are_saturated_to_the_share_that_is_wanted(saturation):
-    planted = max_margin.plant(SHAPE, 0.5, 3, torch.Generator().manual_seed(5), saturation=saturation)
+    planted = plant_max_margin(SHAPE, 0.5, 3, torch.Generator().manual_seed(5), saturation=saturation)
     for call in calls(planted):
-        shares = (weights(call).amax(dim=-1) > max_margin.SATURATED).double().mean(dim=(0, 2))
+        shares = (weights(call).amax(dim=-1) > SATURATED).double().mean(dim=(0, 2))
         queries = call.q.shape[0] * call.q.shape[2]
         assert ((shares >= saturation - 1e-9) & (shares <= saturation + 1 / queries)).all()
 
@@ -109,11 +109,11 @@ def test_coding_rate_head_takes_the_exact_step_of_its_subspace(strength):
     for call in calls(planted):
         stream = call.residual_stream
         basis = call.values_from.weight
-        expected = exact_step(stream.before, basis, rate=strength, eps=coding_rate.EPS)
+        expected = exact_step(stream.before, basis, rate=strength, eps=EPS)
         torch.testing.assert_close(stream.between, expected, atol=ROUNDING, rtol=0)
         assert (stream.between - stream.before).norm() > 0.01 * stream.before.norm()
         # A step in another subspace differs.
-        other = exact_step(stream.before, basis.roll(1, dims=1), rate=strength, eps=coding_rate.EPS)
+        other = exact_step(stream.before, basis.roll(1, dims=1), rate=strength, eps=EPS)
         assert (stream.between - other).norm() > 0.01 * stream.before.norm()
 
 

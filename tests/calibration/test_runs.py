@@ -10,11 +10,11 @@ import torch
 
 from clearhead.audit.baseline import BASELINE_DRAWS
 from clearhead.audit.findings import Verdict
+from clearhead.audit.options import AuditOptions
 from clearhead.calibration import runs
-from clearhead.calibration.model_shape import shape_of
 from clearhead.calibration.planted_model import PlantedModel, Shape
 from clearhead.calibration.planting import PLANTS
-from clearhead.calibration.random_models import FAMILIES, RandomModels, families
+from clearhead.calibration.random_models import FAMILIES, RandomModels, families, shape_of
 from clearhead.calibration.results import Calibration, Count, PlantedCounts, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.calibrate_command import planted_table
@@ -31,7 +31,9 @@ PUBLISHED = Claim(
 
 
 def request(*theories: str, **options) -> CalibrationRequest:
-    return CalibrationRequest(**{"theories": theories, "repeats": 2, "models": 0, "shape": SMALL} | options)
+    return CalibrationRequest(
+        **{"options": AuditOptions(theories=theories), "repeats": 2, "models": 0, "shape": SMALL} | options
+    )
 
 
 @once
@@ -117,7 +119,7 @@ def test_other_settings_are_refused_and_more_repeats_are_added(tmp_path):
     more = calibrate(dataclasses.replace(wanted, repeats=3), [], path=path)
     assert more.detected("symmetry", 1.0) == Count(3, 3)
     for changed in (
-        dataclasses.replace(wanted, seed=1),
+        dataclasses.replace(wanted, options=wanted.options.changed({"seed": 1})),
         dataclasses.replace(wanted, model="another"),
         dataclasses.replace(wanted, shape=dataclasses.replace(SMALL, tokens=13)),
     ):
@@ -188,11 +190,12 @@ def test_calibration_without_statistics_as_published_is_read(tmp_path):
 
 def test_theory_that_is_added_later_gets_the_same_random_models(tmp_path, random_models):
     wanted = request("symmetry", strengths=(), models=2)
-    both = calibrate(dataclasses.replace(wanted, theories=("symmetry", "attention-sinks")), random_models)
+    further = dataclasses.replace(wanted, options=AuditOptions(theories=("symmetry", "attention-sinks")))
+    both = calibrate(further, random_models)
     path = tmp_path / "calibration.json"
     calibrate(wanted, random_models, path=path)
     # The theory of the first run is named again, and not measured again.
-    added = calibrate(dataclasses.replace(wanted, theories=("symmetry", "attention-sinks")), random_models, path=path)
+    added = calibrate(further, random_models, path=path)
     assert added == both
 
 
@@ -234,13 +237,13 @@ def test_sentence_has_power_and_false_positives_of_the_primary_claim():
     }
     calibration = made({"0": 1, "0.5": 13, "1": 20}, random)
     assert calibration.sentence("t") == (
-        "a head that follows the theory exactly is detected 20/20; half strength 13/20; random models called 1/200"
+        "a head that follows the theory exactly is detected 20/20; half strength 13/20; random models flagged 1/200"
     )
     assert made({"1": 19}).sentence("t") == "a head that follows the theory exactly is detected 19/20"
     partly = made({"1": 19})
     partly.planted["t"]["1"].verdicts["value"] = {"supported": 4, "partly supported": 15, "no evidence": 1}
     assert partly.sentence("t") == "a head that follows the theory exactly is detected 19/20 (supported 4/20)"
-    assert made({}, random).sentence("t") == "random models called 1/200"
+    assert made({}, random).sentence("t") == "random models flagged 1/200"
     assert made({}).sentence("t") == ""
 
 

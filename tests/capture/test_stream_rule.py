@@ -140,16 +140,16 @@ def test_only_tensors_with_the_calls_tokens_are_accepted() -> None:
     """Images must have rows, columns and channels last; ambiguous tensors are not accepted."""
     axes = Axes(inputs=3, tokens=35, windows=1, tokens_first=False)
     image = torch.randn(3, 5, 7, 11)
-    assert torch.equal(axes.laid_out(image), image.reshape(3, 35, 11))
-    assert axes.laid_out(image.movedim(-1, 1)) is None
-    assert axes.laid_out(torch.randn(3, 5, 7, 5)) is None
-    assert axes.laid_out(torch.randn(3, 34, 11)) is None
+    assert torch.equal(axes.by_input(image), image.reshape(3, 35, 11))
+    assert axes.by_input(image.movedim(-1, 1)) is None
+    assert axes.by_input(torch.randn(3, 5, 7, 5)) is None
+    assert axes.by_input(torch.randn(3, 34, 11)) is None
     windows = Axes(inputs=3, tokens=9, windows=4, tokens_first=False)
-    assert windows.laid_out(image).shape == (3, 35, 11)
-    assert windows.laid_out(torch.randn(3, 37, 11)) is None
-    assert windows.laid_out(torch.randn(2, 35, 11)) is None
+    assert windows.by_input(image).shape == (3, 35, 11)
+    assert windows.by_input(torch.randn(3, 37, 11)) is None
+    assert windows.by_input(torch.randn(2, 35, 11)) is None
     alone = Axes(inputs=1, tokens=35, windows=1, tokens_first=False)
-    assert alone.laid_out(torch.randn(35, 11)).shape == (1, 35, 11)
+    assert alone.by_input(torch.randn(35, 11)).shape == (1, 35, 11)
 
 
 def test_a_sum_over_several_blocks_does_not_close_a_block() -> None:

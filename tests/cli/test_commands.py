@@ -9,23 +9,18 @@ import pytest
 from torch import nn
 
 from clearhead.audit.baseline import BASELINE_DRAWS, baseline_seeds
+from clearhead.audit.options import AuditOptions, Baseline, Claims
 from clearhead.cli import audit_command
-from clearhead.cli.audit_command import AuditRequest, run_audit
+from clearhead.cli.audit_command import run_audit
 from clearhead.cli.console import progress_bar
 from clearhead.cli.failure import CommandError
-from clearhead.cli.main import Baseline, Claims
+from clearhead.cli.request import AuditRequest
 from clearhead.data.text import default_passages
 from clearhead.loading.model import LoadedModel
 from clearhead_lab.cli.reproduce_command import print_outcome, run_experiment
 from clearhead_lab.experiments.experiment import Outcome
 
-OPTIONS: dict[str, Any] = {
-    "model": "folder", "text": None, "batches": None, "layers": None, "theories": (), "inputs": None,
-    "claims": Claims.PRIMARY,
-    "max_tokens": 16, "batch_size": 2, "seed": 7, "describe": None, "allow_unseen": False,
-    "column": None, "images": None, "audio": None,
-    "baseline": Baseline.AUTO, "loss": None,
-}  # fmt: skip
+OPTIONS: dict[str, Any] = {"model": "folder", "max_tokens": 16, "batch_size": 2, "seed": 7}
 
 
 class StopBeforeAuditError(Exception):
@@ -37,8 +32,8 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that runs the command with some options and returns the arguments of its audit."""
     arguments: dict[str, Any] = {}
 
-    def audit(model: nn.Module, batches: Any, **options: Any) -> None:
-        arguments.update(options, batches=batches)
+    def measure(model: nn.Module, batches: Any, options: AuditOptions, **others: Any) -> None:
+        arguments.update(others, options=options, batches=batches)
         raise StopBeforeAuditError
 
     loaded = LoadedModel(
@@ -47,27 +42,32 @@ def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         encode=lambda passages: {"passages": list(passages)},
         draw_baseline=lambda seed: seed,  # type: ignore[arg-type, return-value]
     )
-    monkeypatch.setattr(audit_command, "measure_audit", audit)
+    monkeypatch.setattr(audit_command, "measure_part", measure)
     monkeypatch.setattr(audit_command, "load_named_model", lambda name, max_tokens: loaded)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(**options: Any) -> dict[str, Any]:
         with pytest.raises(StopBeforeAuditError), progress_bar("") as bar:
-            run_audit(AuditRequest(**OPTIONS | {"out": tmp_path / "report"} | options), bar)
+            run_audit(AuditRequest.of(OPTIONS | options, tmp_path / "report"), bar)
         return arguments
 
     return run
 
 
-@pytest.mark.parametrize("claims", Claims)
-def test_the_claims_option_reaches_the_audit(audited, claims: Claims) -> None:
-    assert audited(claims=claims)["claims"] == claims.value
+def test_the_options_reach_the_audit_as_they_are(audited) -> None:
+    given = {"claims": "all", "baseline": "none", "baseline_for": ["symmetry"], "control_inputs": 5, "device": "cpu"}
+    options = audited(theories=["symmetry"], layers="0, 3-6,11", workers=2, **given)["options"]
+    assert options == AuditOptions(
+        theories=("symmetry",), layers=(0, 3, 4, 5, 6, 11), seed=7, claims=Claims.ALL, baseline=Baseline.NONE,
+        baseline_for=("symmetry",), control_inputs=5, workers=2,
+    )  # fmt: skip
+    assert audited()["options"] == AuditOptions(seed=7)
 
 
-def test_layers_are_numbers_and_ranges(audited) -> None:
-    assert audited()["layers"] is None
-    assert audited(layers="2")["layers"] == {2}
-    assert audited(layers="0, 3-6,11")["layers"] == {0, 3, 4, 5, 6, 11}
+def test_a_swapped_layer_is_not_measured(audited, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_command, "_swapped", lambda loaded, description: loaded)
+    assert audited(swap="rpc:0")["options"].allow_swapped
+    assert not audited()["options"].allow_swapped
 
 
 @pytest.mark.parametrize("inputs", [None, 3])
@@ -79,12 +79,6 @@ def test_the_first_passages_are_read_in_batches(audited, tmp_path: Path, inputs:
     text.write_text("one\ntwo\nthree\nfour\n")
     batches = [batch["passages"] for batch in audited(inputs=inputs, text=text)["batches"]]
     assert list(chain.from_iterable(batches)) == ["one", "two", "three", "four"][:inputs]
-
-
-def test_the_baseline_option_reaches_the_audit(audited) -> None:
-    assert audited(baseline=Baseline.AUTO)["baseline"] == "auto"
-    assert audited(baseline=Baseline.ALL)["baseline"] == "all"
-    assert audited(baseline=Baseline.NONE)["baseline"] is None
 
 
 def test_every_model_of_the_baseline_has_another_seed() -> None:

@@ -1,6 +1,5 @@
 """Images and sound reach a model through its own processor; which inputs a model can take."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,9 @@ import pytest
 import torch
 
 from clearhead.audit.run import audit
-from clearhead.cli.audit_command import AuditRequest
 from clearhead.cli.failure import CommandError
 from clearhead.cli.inputs import Inputs, find_source, make_inputs
+from clearhead.cli.request import AuditRequest
 from clearhead.loading.model import LoadedModel, load_model
 from clearhead.loading.objects import LoadError
 from clearhead_lab.models.native import save_native
@@ -68,7 +67,7 @@ def sounds(tmp_path: Path) -> Path:
 
 
 def _inputs(folder: Path, **options: Any) -> tuple[LoadedModel, Inputs]:
-    request = AuditRequest(**OPTIONS | {"model": str(folder), "out": folder / "report"} | options)
+    request = AuditRequest.of(OPTIONS | {"model": str(folder)} | options, folder / "report")
     loaded = load_model(str(folder), max_tokens=16)
     return loaded, make_inputs(request, loaded, find_source(request))
 
@@ -156,7 +155,7 @@ def test_a_processor_may_come_from_a_function(
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load_model("made_here:pair", max_tokens=16)
     _, from_folder = _inputs(vision, images=images)
-    request = AuditRequest(**OPTIONS | {"model": "made_here:pair", "images": images, "out": tmp_path / "report"})
+    request = AuditRequest.of(OPTIONS | {"model": "made_here:pair", "images": images}, tmp_path / "report")
     made = make_inputs(request, loaded, find_source(request))
     for a, b in zip(made.batches, from_folder.batches, strict=True):
         torch.testing.assert_close(a["pixel_values"], b["pixel_values"], rtol=0, atol=0)
@@ -191,10 +190,3 @@ def test_a_processor_that_asks_for_huge_images_is_refused(vision: Path, images: 
     config.write_text(config.read_text().replace('"height": 16', '"height": 1600000'))
     with pytest.raises(LoadError, match=r"height .*1,600,000.* 8,192"):
         list(_inputs(folder, images=images)[1].batches)
-
-
-def test_an_older_manifest_has_no_media(tmp_path: Path) -> None:
-    request = AuditRequest(**OPTIONS | {"out": tmp_path})
-    values = {name: value for name, value in request.to_dict().items() if name not in ("column", "images", "audio")}
-    read = AuditRequest.from_dict(values)
-    assert dataclasses.replace(read, model=request.model) == dataclasses.replace(request, out=tmp_path)

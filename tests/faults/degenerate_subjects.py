@@ -7,6 +7,7 @@ where there is none.
 import copy
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 
 from clearhead import modules as mods
 from clearhead import operators as ops
+from clearhead.operators.general import slow_general_attention
+from clearhead.operators.rpc import slow_rpc_attention
+from clearhead.operators.scaled import slow_scaled_attention
 
 __all__ = ["NO_NUMBERS", "SUBJECTS", "Operands", "Subject", "public_names"]
 
@@ -48,7 +52,7 @@ class Subject:
 def public_names() -> set[str]:
     """Return the public functions of operators and the public modules, by name."""
     functions = {name for name in ops.__all__ if inspect.isfunction(getattr(ops, name))}
-    return (functions | set(ops.NAMED_OPERATORS) | set(mods.__all__)) - NO_NUMBERS - {"PaddedSets"}
+    return (functions | set(ops.OPERATORS.names()) | set(mods.__all__)) - NO_NUMBERS - {"PaddedSets"}
 
 
 def _drawn(*names: str) -> Callable[[int, torch.Generator], Operands]:
@@ -72,7 +76,7 @@ def _general(similarity: Callable[..., Any], draw: Any = None) -> Subject:
 
     return Subject(
         compute=lambda **operands: compute(ops.general_attention, **operands),
-        definition=lambda **operands: compute(ops.reference.general_attention, **operands),
+        definition=lambda **operands: compute(slow_general_attention, **operands),
         draw=draw or QKV,
         mask="pairs",
         narrow=True,
@@ -80,7 +84,7 @@ def _general(similarity: Callable[..., Any], draw: Any = None) -> Subject:
 
 
 def _operator(name: str) -> Subject:
-    operator: Any = ops.NAMED_OPERATORS[name]()
+    operator: Any = ops.OPERATORS.get(name)()
     if hasattr(operator, "build"):
         torch.manual_seed(0)
         return _module(operator.build(), QKV, mask="pairs")
@@ -124,7 +128,6 @@ def _s(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 QKV, KV, K, V, W, Z = (_drawn(*names) for names in (("q", "k", "v"), ("k", "v"), ("k",), ("v",), ("w",), ("z",)))
-REF = ops.reference
 PURSUIT: dict[str, Any] = {"iterations": 3, "threshold": 0.7}
 BASES = _with(Z, bases=(3, WIDTH, 2))
 STEP = {"length": 0.5}
@@ -136,8 +139,9 @@ def _members(n: int, generator: torch.Generator) -> Operands:
 
 
 def _pair(name: str, draw: Any, *, mask: str | None = None, narrow: bool = False, **options: Any) -> Subject:
-    """Return a function that has a reference of the same name."""
-    fast, slow = getattr(ops, name), getattr(REF, name)
+    """Return a function whose slow definition stands in the same module."""
+    fast = getattr(ops, name)
+    slow = getattr(sys.modules[fast.__module__], f"slow_{name}")
     return Subject(
         compute=lambda **operands: fast(**operands, **options),
         definition=lambda **operands: slow(**operands, **options),
@@ -164,13 +168,13 @@ SUBJECTS: dict[str, Subject] = {
     "principal_attention_pursuit": _pair("principal_attention_pursuit", KV, mask="pairs", narrow=True, **PURSUIT),
     "trace_pursuit": Subject(
         compute=lambda k, v, **options: ops.trace_pursuit(None, k, v, **options).out,
-        definition=lambda k, v, **options: REF.rpc_attention(None, k, v, **options),
+        definition=lambda k, v, **options: slow_rpc_attention(None, k, v, **options),
         draw=KV,
         mask="pairs",
         narrow=True,
     ),
     "scaled_attention": Subject(
-        compute=_s(ops.scaled_attention), definition=_s(REF.scaled_attention), draw=QKV, mask="pairs"
+        compute=_s(ops.scaled_attention), definition=_s(slow_scaled_attention), draw=QKV, mask="pairs"
     ),
     "kernel_pca": Subject(compute=lambda k, **o: ops.kernel_pca(k, axes=2, **o).energy, draw=K, mask="keys"),
     "kernel_pca_spectrum": Subject(compute=lambda k, **o: ops.kernel_pca_spectrum(k, **o).energy, draw=K, mask="keys"),
@@ -196,7 +200,7 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "spatial_attention": _pair("spatial_attention", _images, narrow=True),
     "unfold": Subject(compute=ops.unfold, draw=_image),
-    **{name: _operator(name) for name in ops.NAMED_OPERATORS},
+    **{name: _operator(name) for name in ops.OPERATORS.names()},
     "pad_sets": Subject(compute=lambda x: mods.pad_sets(list(x) if x.ndim else [x]).tokens, draw=_tokens()),
     "SelfAttention": _module(mods.SelfAttention(6), _tokens(), mask="keys"),
     "LearnedQueryAttention": _module(mods.LearnedQueryAttention(6, num_queries=3), _tokens(), mask="keys"),

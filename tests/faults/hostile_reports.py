@@ -37,6 +37,7 @@ FUNCTIONS = (
 PLAIN: dict[str, tuple[Any, ...]] = {
     "claims": ("x", 3), "baseline": ("", None), "theories": ([[1]], ["evil:load"], [None]), "seed": (-1, True, 10**30),
     "workers": (10**9, 0), "inputs": (0, 10**30), "batch_size": (-1, False), "layers": ("0-9999999", "\x1b[2J"),
+    "baseline_for": (["evil:load"], "x"), "control_inputs": (-1, 10**30), "allow_swapped": ("x",),
     "device": ("evil:load", "meta", "\x1b[2J"), "column": ("\x1b[2J",), "max_tokens": (0, "8"),
 }  # fmt: skip
 """Values of the options that name nothing."""
@@ -99,7 +100,10 @@ def _paths(world: World) -> list[str]:
 def _change(world: World, change: Callable[[dict[str, Any]], None]) -> None:
     path = world.report / "manifest.json"
     stored = read_json(path)
-    change(stored["command"]["options"])
+    together = {**stored["options"], **stored["command"]["options"]}
+    change(together)
+    stored["options"] = {name: together[name] for name in stored["options"]}
+    stored["command"]["options"] = {name: value for name, value in together.items() if name not in stored["options"]}
     write_json(path, stored)
 
 

@@ -150,7 +150,7 @@ def _swap(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
 
 
 def _recipe(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    text = (resources.files("clearhead") / "recipes" / "vit-cifar-10-small.toml").read_text()
+    text = (resources.files("clearhead_lab") / "recipes" / "vit-cifar-10-small.toml").read_text()
     pieces, path = re.split(r'("[^"\n]*")', text), folder / "recipe.toml"
 
     def dump(tree: list[str]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clearhead._capture import capture
 from clearhead.audit.fidelity import FidelityError, check_fidelity
-from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, read_descriptions
+from clearhead.interfaces import INTERFACES, AttentionNotSeenError, AttentionSpec, read_descriptions
 from tests.interfaces.zoo import with_large_weights
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
@@ -54,7 +54,8 @@ def _inputs() -> tuple[Tensor, Tensor]:
 
 def test_without_a_description_the_error_lists_the_tried_interfaces() -> None:
     model = with_large_weights(Model())
-    message = r"layers\.0 \(WrittenOutAttention\), layers\.1.*Tried: the Hugging.*dot_product_attention.*Describe"
+    tried = ", ".join(INTERFACES.names())
+    message = rf"layers\.0 \(WrittenOutAttention\), layers\.1.*Tried: {tried}.*Describe"
     with pytest.raises(AttentionNotSeenError, match=message), torch.no_grad(), capture(model):
         model(*_inputs())
 

@@ -9,7 +9,7 @@ import torch
 from clearhead.kernels.calls import Schedule, attend, attend_backward, pursue, pursue_backward
 from clearhead.kernels.library import INSTRUCTIONS, Kernel
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
+from clearhead.operators.softmax import slow_softmax_attention
 
 BIT = math.log(2)
 """A scale that makes half of a key's squared length an exponent of 2."""
@@ -29,13 +29,13 @@ def test_a_row_whose_keys_are_all_below_the_exponential_floor_is_exact(
     k, v, visible = far_row(distance)
     attended = attend(compiled, k, v, visible=visible, scale=BIT)
     assert attended.by_row.item() is plain
-    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=visible[:, None, None], scale=BIT)
+    exact = slow_softmax_attention(k.double(), k.double(), v.double(), mask=visible[:, None, None], scale=BIT)
     torch.testing.assert_close(attended.out.double(), exact, rtol=tolerance(torch.float32), atol=0)
 
 
 def test_control_weights_at_the_floor_prefer_the_longer_key() -> None:
     k, v, visible = far_row(30.0)
-    exact = reference.softmax_attention(k.double(), k.double(), v.double(), mask=visible[:, None, None], scale=BIT)
+    exact = slow_softmax_attention(k.double(), k.double(), v.double(), mask=visible[:, None, None], scale=BIT)
     weights = torch.exp2(k.square().sum(-1) / 2)[0, 0, :2]
     at_floor = (weights * v[0, 0, :2, 0]).sum() / weights.sum()
     assert exact[0, 0, 2, 0].item() == pytest.approx(1)
@@ -97,7 +97,7 @@ def test_the_gradient_of_a_negative_threshold_is_that_of_clamp(compiled: Kernel,
     k, v, gradient = (torch.randn(1, 1, 7, 5) for _ in range(3))
     t = torch.full((1, 1, 7), threshold, dtype=torch.float64, requires_grad=True)
     q = k.double().clamp(-t[..., None], t[..., None])
-    (reference.softmax_attention(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
+    (slow_softmax_attention(q, q, v.double(), scale=BIT) * gradient.double()).sum().backward()
     schedule = Schedule(iterations=1, pull=2.0, scale=BIT, visible=None)
     thresholds = t.detach().float()
     pursued = pursue(compiled, k, v, thresholds, schedule, for_gradient=True)
@@ -112,7 +112,7 @@ def test_all_supported_instruction_sets_agree(compiled: Kernel) -> None:
     torch.manual_seed(0)
     k, v = torch.randn(2, 3, 131, 23), torch.randn(2, 3, 131, 17)
     k[1, 2] *= 20  # row by row
-    exact = reference.softmax_attention(k.double(), k.double(), v.double(), scale=0.2)
+    exact = slow_softmax_attention(k.double(), k.double(), v.double(), scale=0.2)
     mask = compiled.handle.clearhead_instructions()
     for name, bit in INSTRUCTIONS.items():
         if mask & bit:

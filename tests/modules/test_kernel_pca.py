@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from clearhead.modules import KernelPCAAttention
-from clearhead.operators import reference
 from clearhead.operators.kernel_pca import kernel_pca
-from clearhead.operators.kernel_pca_attention import kernel_pca_attention
+from clearhead.operators.kernel_pca_attention import kernel_pca_attention, slow_kernel_pca_attention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
@@ -21,7 +20,7 @@ def test_each_head_is_kernel_pca_of_its_own_queries_and_keys() -> None:
     for options in ({}, {"mask": boolean(2, 3, 6, 17)}):
         mask = options.get("mask", torch.ones(2, 3, 6, 17, dtype=torch.bool))
         heads = [
-            reference.kernel_pca_attention(q[..., part], k[..., part], axes=2, mask=mask[:, i])
+            slow_kernel_pca_attention(q[..., part], k[..., part], axes=2, mask=mask[:, i])
             for i, part in enumerate(parts)
         ]
         require_same(layer(query, key, **options), layer.out(torch.cat(heads, dim=-1)))

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from clearhead.modules import MultiHeadAttention, ScaledAttention
-from clearhead.operators import LearnedScaling, Scaled, reference
+from clearhead.operators import LearnedScaling, Scaled
 from clearhead.operators.named import operator_from_dict, operator_to_dict
-from clearhead.operators.scaled import AlphaAsymmetric, AlphaSymmetric, SMatrix
+from clearhead.operators.scaled import AlphaAsymmetric, AlphaSymmetric, SMatrix, slow_scaled_attention
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
@@ -51,7 +51,7 @@ def test_each_head_has_its_own_maps_and_s(form: str) -> None:
             mask = options["key_mask"][:, None].expand_as(mask) if "key_mask" in options else mask
             mask = options["mask"][:, i] if "mask" in options else mask
             width, wide = slice(5 * i, 5 * i + 5), slice(2 * i, 2 * i + 2)
-            heads.append(reference.scaled_attention(q[..., width], k[..., width], v[..., wide], s=kind(s), mask=mask))
+            heads.append(slow_scaled_attention(q[..., width], k[..., width], v[..., wide], s=kind(s), mask=mask))
         require_same(layer(x, **options), layer.out(torch.cat(heads, dim=-1)))
 
 

@@ -8,7 +8,8 @@ import torch
 
 from clearhead.modules import OvercompleteStep, SparseCodingStep
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import StepSizeWarning, largest_step, reference
+from clearhead.operators import StepSizeWarning, largest_step
+from clearhead.operators.sparse_coding import slow_ista_step, slow_overcomplete_step
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import differ, normal, require_same
 
@@ -18,11 +19,11 @@ MAKE = {"one step": SparseCodingStep, "overcomplete": OvercompleteStep}
 def test_modules_pass_their_settings_to_the_operators() -> None:
     x = normal(2, 7, 11)
     one = SparseCodingStep(11, step=0.2, penalty=0.3).double()
-    require_same(one(x), reference.ista_step(x, one.dictionary, step=0.2, penalty=0.3))
-    assert differ(one(x), reference.ista_step(x, one.dictionary, step=0.1, penalty=0.3))
+    require_same(one(x), slow_ista_step(x, one.dictionary, step=0.2, penalty=0.3))
+    assert differ(one(x), slow_ista_step(x, one.dictionary, step=0.1, penalty=0.3))
     two = OvercompleteStep(11, num_atoms=13, step=0.2, penalty=0.3).double()
-    require_same(two(x), reference.overcomplete_step(x, two.dictionary, two.decoder, step=0.2, penalty=0.3))
-    assert differ(two(x), reference.overcomplete_step(x, two.dictionary, two.decoder, step=0.2, penalty=0.1))
+    require_same(two(x), slow_overcomplete_step(x, two.dictionary, two.decoder, step=0.2, penalty=0.3))
+    assert differ(two(x), slow_overcomplete_step(x, two.dictionary, two.decoder, step=0.2, penalty=0.1))
     assert OvercompleteStep(11).dictionary.shape == OvercompleteStep(11).decoder.shape == (11, 44)
 
 

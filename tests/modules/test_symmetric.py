@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from clearhead.modules import MultiHeadAttention, SymmetricAttention
-from clearhead.operators import principal_attention_pursuit, reference
+from clearhead.operators import principal_attention_pursuit
+from clearhead.operators.softmax import slow_softmax_attention
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
@@ -17,7 +18,7 @@ def test_each_head_uses_its_keys_as_queries() -> None:
     k, v = layer.key(x), layer.value(x)
     for mask in (None, boolean(2, 3, 6, 6)):
         heads = [
-            reference.softmax_attention(
+            slow_softmax_attention(
                 k[..., 5 * i : 5 * i + 5],
                 k[..., 5 * i : 5 * i + 5],
                 v[..., 2 * i : 2 * i + 2],

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clearhead.modules import CausalTokenStatisticsAttention, TokenStatisticsAttention
-from clearhead.operators import reference
+from clearhead.operators.token_statistics import slow_causal_token_statistics_attention, slow_token_statistics_attention
 from clearhead.shapes import ShapeError
 from tests.modules.drawing import differ, normal, randomised, require_same
 
@@ -13,11 +13,11 @@ def test_output_is_the_operator_between_two_linear_maps() -> None:
     x = normal(2, 7, 12)
     layer = randomised(TokenStatisticsAttention(12, num_heads=3))
     w = torch.stack(layer.subspaces(x).chunk(3, dim=-1), dim=1)
-    attended = reference.token_statistics_attention(w, sharpness=layer.sharpness)
+    attended = slow_token_statistics_attention(w, sharpness=layer.sharpness)
     require_same(layer(x), layer.out(torch.cat(attended.unbind(1), dim=-1)))
     causal = randomised(CausalTokenStatisticsAttention(12, num_heads=3, max_tokens=11))
     w = torch.stack(causal.subspaces(x).chunk(3, dim=-1), dim=1)
-    attended = reference.causal_token_statistics_attention(w, sharpness=causal.sharpness, bias=causal.bias[:, :7])
+    attended = slow_causal_token_statistics_attention(w, sharpness=causal.sharpness, bias=causal.bias[:, :7])
     require_same(causal(x), causal.out(torch.cat(attended.unbind(1), dim=-1)))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from clearhead.modules import MultiHeadAttention
-from clearhead.modules.torch_state import convert_state_dict
+from clearhead.modules.multi_head import convert_state_dict
 from tests.modules.drawing import boolean, differ, normal, randomised, require_same
 
 MASKS = ["none", "causal", "boolean", "per head", "additive", "additive per head"]

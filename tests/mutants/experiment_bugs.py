@@ -7,6 +7,7 @@ MAPS, PETS, LAYERS = (f"{HERE}/crate/test_{name}.py" for name in ("attention_map
 CACHE, RUNS, EXPERIMENT, ESTIMATES = (
     f"{HERE}/test_{name}.py" for name in ("cache", "training_runs", "experiment", "estimates")
 )
+FLOOR, STUDY = f"{HERE}/test_floor.py", f"{HERE}/kernel_pca/test_study.py"
 TABLES = "tests/report/test_tables.py"
 LOSS_FILE, PAPER_LOSS = "experiments/kernel_pca/projection_loss.py", f"{HERE}/kernel_pca/test_projection_loss.py"
 VECTORS_FILE, VECTORS = "experiments/kernel_pca/eigenvectors.py", f"{HERE}/kernel_pca/test_eigenvectors.py"
@@ -59,6 +60,17 @@ MUTANTS = (
     Mutant("robustness: any count", "runs:Run.__post_init__", "not 0 <= self.clean <= self.images or any((not 0 <= right <= self.corrupted for right in counts))", "False and any((not 0 <= right <= self.corrupted for right in counts))", (f"{HERE}/robustness/test_report.py",)),
     Mutant("estimates: unpaired seeds", "estimates:differences", "(ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys()))", "(a - b for a, b in zip(ours.values(), theirs.values()))", (ESTIMATES,)),
     Mutant("estimates: unadjusted", "estimates:differences", "false_discovery_rate(np.array([_p_value(by_seed) for *_, by_seed in paired]))", "np.array([_p_value(by_seed) for *_, by_seed in paired])", (ESTIMATES,)),
+    Mutant("estimates: power of one side", "estimates:_detectable_errors", "1 - LEVEL / 2", "1 - LEVEL", (ESTIMATES,)),
+    Mutant("estimates: the spread is known", "estimates:_detectable_errors", "np.sqrt(draws / freedom)", "1.0 + 0 * draws", (ESTIMATES,)),
+    Mutant("estimates: a p-value without spread", "estimates:_difference", "adjusted if known else None", "adjusted", (ESTIMATES,)),
+    Mutant("floor: the mean is enough", "floor:Floor._exceeded", "found.mean if found.interval is None else found.interval.low", "found.mean", (FLOOR,)),
+    Mutant("floor: at the floor is above it", "floor:Floor._exceeded", "(found.mean if found.interval is None else found.interval.low) > sign * self.value", "(found.mean if found.interval is None else found.interval.low) >= sign * self.value", (FLOOR,)),
+    Mutant("floor: higher is always better", "floor:Floor._exceeded", "-1 if self.lower_is_better else 1", "1", (FLOOR,)),
+    Mutant("study: untrained variants are compared", "study:compared", "variant in trained and baseline in trained", "baseline in trained", (STUDY,)),
+    Mutant("study: an untrained baseline is compared", "study:compared", "variant in trained and baseline in trained", "variant in trained", (STUDY,)),
+    Mutant("study: an untrained variant has measures", "study:measured_table", "variant not in trained and name != floor.measure", "False", (STUDY,)),
+    Mutant("study: an untrained variant is not named", "study:measured_table", "text if variant in trained else f'{text}, {DID_NOT_TRAIN}'", "text", (STUDY,)),
+    Mutant("study: an interval without spread", "study:_difference_cell", "mean_of(item.estimate) if item.detectable is None else plus_minus(item.estimate)", "plus_minus(item.estimate)", (STUDY,)),
     Mutant("tables: bars as they are", "tables:as_markdown", "cell.replace('|', '\\\\|')", "cell", (EXPERIMENT,)),
     Mutant("tables: low ranks dropped first", "tables:as_columns", "field.rank <= most", "field.rank >= most", (TABLES,)),
     Mutant("experiment: damage as a result", "experiment:Experiment.last_run", "LastRun(headline=f'{path.name} is damaged; run the experiment again', day='unknown')", "LastRun(headline='', day='')", (EXPERIMENT,)),

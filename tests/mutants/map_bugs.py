@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant("rates: memberships with a sum above one accepted", "coding_rate:rate_reduction", "membership is not None", "False", ("tests/numerics/test_coding_rate.py",)),
     Mutant("rates: noise estimated under vmap", "rate_noise:warn_of_noise", "functorch_active()", "False", ("tests/numerics/test_coding_rate.py",)),
     Mutant("folders: kind of another type accepted", "native:_read_config", "not isinstance(kind, str) or kind not in KINDS", "kind not in KINDS", ("lab/tests/models/test_crate.py",)),
-    Mutant("folders: unlimited number of steps", "crate_block:BlockConfig.__post_init__", "0 < self.step <= LARGEST", "0 < self.step", ("lab/tests/models/test_crate.py",)),
+    Mutant("folders: unlimited number of steps", "crate:BlockConfig.__post_init__", "0 < self.step <= LARGEST", "0 < self.step", ("lab/tests/models/test_crate.py",)),
     Mutant("page: agreement scale for a direction", "page_data:_claim", "grid.claim.direction is not None", "False", ("tests/report/test_browser.py",)),
     Mutant("baseline: spread of the mean", "moments:prediction_error", "1 + 1 / len(samples)", "1 / len(samples)", SIDED),
     Mutant("baseline: the head's error is ignored", "moments:prediction_error", "float(samples.var(ddof=1)) * (1 + 1 / len(samples)) + error ** 2", "float(samples.var(ddof=1)) * (1 + 1 / len(samples))", SIDED),

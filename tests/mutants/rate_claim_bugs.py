@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant("rate: each head's own weights for another's", "ablations:_with_weights_of_next_head", "q.roll(-1, dims=0)", "q", ABLATED),
     Mutant("rate: ablations that differ by rounding", "ablations:without_rounding", "abs(control - value) <= machine_epsilon(dtype)", "abs(control - value) < 0", ABLATED),
     Mutant("curves: the baseline's lines are lost", "record:DepthCurve.with_line", "(first, replace(_mean_line(lines), name=name), *rest)", "(first, replace(_mean_line(lines), name=name))", CURVES),
-    Mutant("report: curves without their intervals", "depth:depth_chart", "_band(columns, [y(v.low) for v in line.intervals], [y(v.high) for v in line.intervals])", "''", ("tests/report/test_depth.py",)),
+    Mutant("report: curves without their intervals", "charts:depth_chart", "_band(columns, [y(v.low) for v in line.intervals], [y(v.high) for v in line.intervals])", "''", ("tests/report/test_depth.py",)),
     Mutant("judging: the easiest control of a direction", "theory:Claim.closest", "min if self.direction is Direction.LOWER else max", "max if self.direction is Direction.LOWER else min", JUDGED),
     Mutant("judging: either side of the controls is supported", "judging:_verdict", "lower is (finding.claim.direction is Direction.LOWER)", "True", JUDGED),
     Mutant("judging: the baseline never decides", "baseline:with_baseline.compared", "finding.claim.theory in decisive", "False", JUDGED),

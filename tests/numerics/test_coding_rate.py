@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clearhead.numerics.coding_rate import (
+    RoundingNoiseWarning,
     class_rates,
     coding_rate,
     numerical_rank,
+    predicted_excess,
     rate_gradient,
     rate_reduction,
     subspace_rate_gradient,
     subspace_rates,
 )
 from clearhead.numerics.logdet import LOST
-from clearhead.numerics.rate_noise import RoundingNoiseWarning, predicted_excess
 from clearhead.shapes import ShapeError
 from tests.numerics.test_logdet import low_rank, normal
 

@@ -11,7 +11,7 @@ from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.moments import Array
 from clearhead.numerics.nonnegative_qp import nonnegative_qp
 from clearhead.numerics.precision import tolerance
-from clearhead.numerics.unit_rows import StoredRows
+from tests.numerics.stored_rows import StoredRows
 
 EXACT = 64 * tolerance(torch.float64)
 seeds = st.integers(0, 2**31)

@@ -10,7 +10,8 @@ from clearhead.numerics import nonnegative_qp as module
 from clearhead.numerics.moments import Array
 from clearhead.numerics.nonnegative_qp import NonnegativeQP, nonnegative_qp
 from clearhead.numerics.precision import tolerance
-from clearhead.numerics.unit_rows import StoredRows, UnitRows
+from clearhead.numerics.unit_rows import UnitRows
+from tests.numerics.stored_rows import StoredRows
 
 EXACT = 8 * tolerance(torch.float64)
 seeds = st.integers(0, 2**31)

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.coding_rate import class_rates, coding_rate, numerical_rank, rate_gradient, subspace_rates
+from clearhead.numerics.coding_rate import (
+    class_rates,
+    coding_rate,
+    numerical_rank,
+    predicted_excess,
+    rate_gradient,
+    subspace_rates,
+)
 from clearhead.numerics.component_pursuit import (
     hard_threshold,
     principal_component_pursuit,
@@ -25,9 +32,8 @@ from clearhead.numerics.logdet import log_det, log_det_gradient
 from clearhead.numerics.moments import RunningMoments, false_discovery_rate, prediction_p_value
 from clearhead.numerics.nonnegative_qp import nonnegative_qp
 from clearhead.numerics.partial import all_eigenvalues, leading_eigenpairs
-from clearhead.numerics.rate_noise import predicted_excess
 from clearhead.numerics.spectrum import captured_fraction, features_from_log_kernel, orthonormal_basis
-from clearhead.numerics.unit_rows import StoredRows
+from tests.numerics.stored_rows import StoredRows
 
 BAD = [math.nan, math.inf, -math.inf]
 

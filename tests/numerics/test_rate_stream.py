@@ -9,8 +9,7 @@ import torch
 import torch.multiprocessing
 from torch import distributed
 
-from clearhead.numerics.coding_rate import coding_rate, rate_reduction
-from clearhead.numerics.rate_noise import RoundingNoiseWarning
+from clearhead.numerics.coding_rate import RoundingNoiseWarning, coding_rate, rate_reduction
 from clearhead.numerics.rate_stream import RateAccumulator
 from tests.numerics.test_logdet import low_rank, normal
 from tests.once import once

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from clearhead.operators import reference
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -12,6 +11,7 @@ from clearhead.operators.general import (
     gaussian,
     gaussian_distance,
     general_attention,
+    slow_general_attention,
 )
 from clearhead.testing import OperatorSubject
 from clearhead.testing.operators import WIDTH
@@ -47,6 +47,6 @@ VALUES = {"identity": None, "linear": lambda v: 3 * v.flip(-1), "not linear": la
 
 
 def random_operands(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    subject = OperatorSubject(operator=general_attention, reference=reference.general_attention, seed=seed)
+    subject = OperatorSubject(operator=general_attention, reference=slow_general_attention, seed=seed)
     q, k, v = subject.draw(dtype=dtype).values()
     return q, k, v

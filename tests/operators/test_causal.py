@@ -12,11 +12,10 @@ from torch import Tensor
 from clearhead.kernels.library import status
 from clearhead.modules import RPCAttention
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
 from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope, clamped_key_attention
-from clearhead.operators.pursuit import principal_attention_pursuit
+from clearhead.operators.pursuit import principal_attention_pursuit, slow_principal_attention_pursuit
 from clearhead.operators.pursuit_options import PRESETS, DropoutIterations, Pursuit, preset
-from clearhead.operators.rpc import rpc_attention
+from clearhead.operators.rpc import rpc_attention, slow_rpc_attention
 from clearhead.operators.softmax import softmax_attention, split_causal
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import symmetric
@@ -121,7 +120,7 @@ def test_causal_pursuits_match_the_algorithm(name: str, path: str, padded: bool)
     full = lower(n) if keys is None else lower(n) & keys
 
     def slow(k: Tensor, v: Tensor) -> Tensor:
-        return reference.rpc_attention(None, k, v, mask=full, pursuit=pursuit)
+        return slow_rpc_attention(None, k, v, mask=full, pursuit=pursuit)
 
     want, want_back = slow(k.double(), v.double()), gradients(slow, k.double(), v.double(), along=along)
     with forced(path):
@@ -138,7 +137,7 @@ def test_other_pursuits_take_the_flag_as_the_mask(path: str) -> None:
     with forced(path):
         for chosen, queries in ((preset("paper", strength=0.7), q), (preset("admm"), None)):
             flag = rpc_attention(queries, k, v, is_causal=True, pursuit=chosen)
-            assert relative(flag, reference.rpc_attention(queries, k, v, mask=lower(13), pursuit=chosen).double()) <= (
+            assert relative(flag, slow_rpc_attention(queries, k, v, mask=lower(13), pursuit=chosen).double()) <= (
                 64 * tolerance(torch.float32)
             )
         dropped = Pursuit(iterations=2, dropout=DropoutIterations.ALL)
@@ -156,9 +155,7 @@ def test_pursuits_with_one_threshold_for_each_head(threshold: Tensor | float) ->
     attention = functools.partial(principal_attention_pursuit, iterations=3, threshold=threshold)
     with forced("kernel"):
         got = attention(k, v, is_causal=True)
-    want = reference.principal_attention_pursuit(
-        k.double(), v.double(), iterations=3, threshold=threshold, mask=lower(41)
-    )
+    want = slow_principal_attention_pursuit(k.double(), v.double(), iterations=3, threshold=threshold, mask=lower(41))
     assert relative(got, want) <= 64 * tolerance(torch.float32)
 
 

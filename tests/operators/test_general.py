@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -18,6 +17,7 @@ from clearhead.operators.general import (
     embedded_gaussian,
     gaussian_distance,
     general_attention,
+    slow_general_attention,
 )
 from clearhead.shapes import ShapeError
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject, require_close
@@ -29,7 +29,7 @@ from tests.operators.similarities import COUNTED, EXPONENTIAL, SIMILARITIES, VAL
 def subject(similarity: Similarity, **options) -> OperatorSubject:
     return OperatorSubject(
         operator=functools.partial(general_attention, similarity=similarity, **options),
-        reference=functools.partial(reference.general_attention, similarity=similarity, **options),
+        reference=functools.partial(slow_general_attention, similarity=similarity, **options),
     )
 
 
@@ -97,7 +97,7 @@ def calls(draw):
 def test_outputs_and_gradients_match_the_reference(call) -> None:
     operands, options = call
     results = []
-    for attention in (general_attention, reference.general_attention):
+    for attention in (general_attention, slow_general_attention):
         leaves = [x.clone().requires_grad_() for x in operands]
         bias = {"bias": options["bias"].clone().requires_grad_()} if "bias" in options else {}
         out = attention(*leaves, **options | bias)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from clearhead.kernels.library import status
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
-from clearhead.operators.pursuit import principal_attention_pursuit
+from clearhead.operators.pursuit import principal_attention_pursuit, slow_principal_attention_pursuit
 from clearhead.operators.pursuit_kernel import pursuit
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import ShapeError
@@ -33,7 +32,7 @@ def widened(attention, k: Tensor, v: Tensor, *, mask: Tensor | None = None) -> T
 def subject(**options) -> OperatorSubject:
     fast, slow = (
         functools.partial(with_queries, functools.partial(widened, functools.partial(attention, **options)))
-        for attention in (principal_attention_pursuit, reference.principal_attention_pursuit)
+        for attention in (principal_attention_pursuit, slow_principal_attention_pursuit)
     )
     # Later iterations multiply the rounding errors of earlier ones.
     return OperatorSubject(operator=fast, reference=slow, square=True, terms=256 * WIDTH)
@@ -259,7 +258,7 @@ def test_unusual_thresholds_act_like_clamp(path: str, odd: float) -> None:
     k, v, t = normal(1, 2, 17, 8), normal(1, 2, 17, 8, seed=1), torch.tensor([[0.7, odd]])
     with forced(path):
         out = principal_attention_pursuit(k, v, iterations=2, threshold=t)
-    want = reference.principal_attention_pursuit(k[:, :1], v[:, :1], iterations=2, threshold=0.7)
+    want = slow_principal_attention_pursuit(k[:, :1], v[:, :1], iterations=2, threshold=0.7)
     assert relative(out[:, :1], want.double()) <= 64 * tolerance(torch.float32)
     if odd < 0:  # all keys become the threshold itself, so the first iterate is the mean of the values
         first = principal_attention_pursuit(k, v, iterations=1, threshold=t)[:, 1]

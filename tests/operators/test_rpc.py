@@ -10,10 +10,15 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
-from clearhead.operators.clamped_keys import KeyBound, Scope, Threshold, clamped_key_attention
+from clearhead.operators.clamped_keys import (
+    KeyBound,
+    Scope,
+    Threshold,
+    clamped_key_attention,
+    slow_clamped_key_attention,
+)
 from clearhead.operators.pursuit_options import PRESETS, DropoutIterations, Inner, Order, Pursuit, Shrink, preset
-from clearhead.operators.rpc import rpc_attention, trace_pursuit
+from clearhead.operators.rpc import rpc_attention, slow_rpc_attention, trace_pursuit
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from clearhead.testing.operator_checks import MASK_CHECKS
@@ -38,12 +43,12 @@ def subject(fast, slow, **options) -> OperatorSubject:
     return OperatorSubject(operator=operator, reference=slow, square=True, terms=4096 * WIDTH)
 
 
-rpc = functools.partial(subject, rpc_attention, reference.rpc_attention)
+rpc = functools.partial(subject, rpc_attention, slow_rpc_attention)
 VARIANTS = {
     **{name: rpc(pursuit=preset(name, strength=0.7)) for name in PRESETS},
     "hard": rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, shrink=Shrink.HARD), scale=0.4),
     "centred": dataclasses.replace(rpc(pursuit=Pursuit(iterations=2, bound=TIGHT, centred=True)), masks=False),
-    "clamped": subject(clamped_key_attention, reference.clamped_key_attention, bound=TIGHT),
+    "clamped": subject(clamped_key_attention, slow_clamped_key_attention, bound=TIGHT),
 }
 NOT_APPLICABLE = {"hidden_keys": "its large entries would be clamped"}
 """Checks that do not apply, with the reason; a separate test follows below."""
@@ -75,7 +80,7 @@ def test_every_step_matches_the_algorithm(
             return rpc_attention(q if given_queries else None, k, v, **options) + 0 * q
 
         def slow(k: Tensor, v: Tensor, q: Tensor, options: dict = options) -> Tensor:
-            return reference.rpc_attention(q if given_queries else None, k, v, **options) + 0 * q
+            return slow_rpc_attention(q if given_queries else None, k, v, **options) + 0 * q
 
         within = 4096 * tolerance(torch.float64)
         assert relative(fast(k, v, q), slow(k, v, q)) <= within

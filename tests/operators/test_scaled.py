@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
 from clearhead.operators.resizing import resize_matrix
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
     AlphaSymmetric,
     SMatrix,
     scaled_attention,
+    slow_scaled_attention,
 )
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import ShapeError, check_attention_operands
@@ -40,7 +40,7 @@ def within_one_sequence(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Ten
 
 
 def subject(s, *, square: bool, **options) -> OperatorSubject:
-    fast, slow = (functools.partial(f, s=s, **options) for f in (scaled_attention, reference.scaled_attention))
+    fast, slow = (functools.partial(f, s=s, **options) for f in (scaled_attention, slow_scaled_attention))
     if square:
         fast, slow = (functools.partial(within_one_sequence, f) for f in (fast, slow))
     # Two nested sums: errors add up.

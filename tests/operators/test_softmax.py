@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
-from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.softmax import slow_softmax_attention, softmax_attention
 from clearhead.shapes import ShapeError
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from clearhead.testing.operators import HEADS
@@ -39,7 +38,7 @@ def with_fine_bias(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor |
 
 
 def subject(change, **options) -> OperatorSubject:
-    return OperatorSubject(operator=change(softmax_attention), reference=change(reference.softmax_attention), **options)
+    return OperatorSubject(operator=change(softmax_attention), reference=change(slow_softmax_attention), **options)
 
 
 def given_options(**options):
@@ -111,7 +110,7 @@ def learned(operands, options):
 def test_outputs_and_gradients_match_the_reference(call) -> None:
     operands, options = call
     results = []
-    for attention in (softmax_attention, reference.softmax_attention):
+    for attention in (softmax_attention, slow_softmax_attention):
         leaves, arguments, all_leaves = learned(operands, options)
         out = attention(*leaves, **arguments)
         grads = torch.autograd.grad(out.square().sum(), all_leaves, allow_unused=True, materialize_grads=True)
@@ -179,7 +178,7 @@ def test_without_keys_the_output_is_zero(options: dict, masked: bool) -> None:
 def test_large_scores_in_half_precision_are_finite(dtype: torch.dtype, options: dict) -> None:
     q, k, v = VARIANTS["plain"].draw(dtype=dtype).values()
     operands = 256 * q.sign(), 256 * k.sign(), v
-    want = reference.softmax_attention(*(x.double() for x in operands), **options)
+    want = slow_softmax_attention(*(x.double() for x in operands), **options)
     assert relative_error(softmax_attention(*operands, **options).double(), want) <= tolerance(dtype, terms=11)
 
 
@@ -187,7 +186,7 @@ def test_a_bias_keeps_its_precision_with_half_precision_operands() -> None:
     q, k, v = VARIANTS["plain"].draw(dtype=torch.float16).values()
     bias = torch.full((k.shape[-2],), 1e5)
     bias[0] += 1
-    want = reference.softmax_attention(q.double(), k.double(), v.double(), bias=bias)
+    want = slow_softmax_attention(q.double(), k.double(), v.double(), bias=bias)
     got = softmax_attention(q, k, v, bias=bias)
     assert relative_error(got.double(), want) <= tolerance(torch.float16, terms=11)
     assert relative_error(softmax_attention(q, k, v).double(), want) > tolerance(torch.float16, terms=11)
@@ -207,7 +206,7 @@ def test_masks_and_biases_broadcast(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("sinks", [torch.zeros(2), torch.zeros(1), torch.zeros(2, 3)], ids=["two", "one", "per input"])
-@pytest.mark.parametrize("attention", [softmax_attention, reference.softmax_attention])
+@pytest.mark.parametrize("attention", [softmax_attention, slow_softmax_attention])
 def test_sinks_must_be_one_per_head(attention, sinks: Tensor, typechecked: bool) -> None:
     if typechecked and sinks.ndim > 1:
         pytest.skip("the import hook refuses two axes before the operator can")

@@ -14,9 +14,9 @@ from clearhead.operators import (
     ista_step,
     largest_step,
     overcomplete_step,
-    reference,
     warn_of_step,
 )
+from clearhead.operators.sparse_coding import slow_ista_step, slow_overcomplete_step
 from clearhead.shapes import ShapeError
 
 DTYPES = (torch.float64, torch.float32)
@@ -53,7 +53,7 @@ def test_the_step_and_its_reference_agree_forward_and_backward(dtype: torch.dtyp
     b, n, d = sizes
     leaves = [normal(b, n, d, seed=seed, dtype=dtype), normal(d, d, seed=seed + 1, dtype=dtype) / d**0.5]
     along = normal(b, n, d, seed=seed + 2, dtype=dtype)
-    got, want = both_ways((ista_step, reference.ista_step), leaves, along, step=0.2, penalty=0.3)
+    got, want = both_ways((ista_step, slow_ista_step), leaves, along, step=0.2, penalty=0.3)
     for x, y in zip(got, want, strict=True):
         assert relative(x, y) <= tolerance(dtype, terms=max(b * n, d))
 
@@ -66,7 +66,7 @@ def test_the_overcomplete_step_and_its_reference_agree(dtype: torch.dtype, sizes
     shapes = ((b, n, d), (d, m), (d, m))
     leaves = [normal(*shape, seed=seed + i, dtype=dtype) / shape[-1] ** 0.5 for i, shape in enumerate(shapes)]
     along = normal(b, n, d, seed=seed + 3, dtype=dtype)
-    got, want = both_ways((overcomplete_step, reference.overcomplete_step), leaves, along, step=0.3, penalty=0.1)
+    got, want = both_ways((overcomplete_step, slow_overcomplete_step), leaves, along, step=0.3, penalty=0.1)
     for x, y in zip(got, want, strict=True):
         assert relative(x, y) <= tolerance(dtype, terms=max(b * n, d, m))
 
@@ -169,7 +169,7 @@ def test_the_longest_stable_step_follows_from_the_largest_singular_value() -> No
         warn_of_step(dictionary, step=0.06)
 
 
-@pytest.mark.parametrize("step", [ista_step, reference.ista_step])
+@pytest.mark.parametrize("step", [ista_step, slow_ista_step])
 def test_invalid_operands_raise_an_error(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")
@@ -180,7 +180,7 @@ def test_invalid_operands_raise_an_error(step, typechecked: bool) -> None:
         step(normal(3, 5), normal(5, 5).float())
 
 
-@pytest.mark.parametrize("step", [overcomplete_step, reference.overcomplete_step])
+@pytest.mark.parametrize("step", [overcomplete_step, slow_overcomplete_step])
 def test_dictionaries_that_do_not_fit_each_other(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses these before the function can")

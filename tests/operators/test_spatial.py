@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference
 from clearhead.operators.general import dot_product, general_attention
 from clearhead.operators.softmax import softmax_attention
-from clearhead.operators.spatial import fold, spatial_attention, spatial_size, unfold
+from clearhead.operators.spatial import fold, slow_spatial_attention, spatial_attention, spatial_size, unfold
 from clearhead.shapes import ShapeError
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject, require_close
 from tests.operators.contract import run_check
@@ -80,7 +79,7 @@ def calls(draw):
 def test_outputs_and_gradients_match_the_reference(call) -> None:
     operands, options = call
     results = []
-    for attention in (spatial_attention, reference.spatial_attention):
+    for attention in (spatial_attention, slow_spatial_attention):
         leaves = [x.clone().requires_grad_() for x in operands]
         out = attention(*leaves, **options)
         results.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
@@ -194,5 +193,5 @@ def _on_lines(q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, op
 # Its errors show the shapes of the one-axis images; they are tested above.
 @pytest.mark.parametrize("name", sorted(OPERATOR_CHECKS.keys() - {"mismatched_shapes", "wrong_masks"}))
 def test_the_contract_of_every_operator(name: str, typechecked: bool) -> None:
-    operator, slow = (partial(_on_lines, operator=made) for made in (spatial_attention, reference.spatial_attention))
+    operator, slow = (partial(_on_lines, operator=made) for made in (spatial_attention, slow_spatial_attention))
     run_check(name, OperatorSubject(operator=operator, reference=slow), typechecked=typechecked)

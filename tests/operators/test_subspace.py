@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators import reference, subspace_attention, subspace_step
+from clearhead.operators import subspace_attention, subspace_step
+from clearhead.operators.softmax import slow_softmax_attention
+from clearhead.operators.subspace import slow_subspace_attention, slow_subspace_step
 from clearhead.shapes import ShapeError, check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS, OperatorSubject
 from tests.operators.contract import run_check
@@ -41,7 +43,7 @@ def within_values(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | 
 
 SUBJECT = OperatorSubject(
     operator=lambda *operands, **options: within_values(subspace_attention, *operands, **options),
-    reference=lambda *operands, **options: within_values(reference.subspace_attention, *operands, **options),
+    reference=lambda *operands, **options: within_values(slow_subspace_attention, *operands, **options),
     square=True,
     terms=13,
 )
@@ -59,8 +61,8 @@ def test_a_projected_token_is_query_key_and_value(path: str, scale: float | None
     with forced(path):
         got = subspace_attention(v, scale=scale)
     within = tolerance(torch.float32)
-    assert relative(got, reference.softmax_attention(v, v, v, scale=scale)) <= within
-    assert relative(got, reference.softmax_attention(-v, v, v, scale=scale)) > 100 * within  # a query of its own
+    assert relative(got, slow_softmax_attention(v, v, v, scale=scale)) <= within
+    assert relative(got, slow_softmax_attention(-v, v, v, scale=scale)) > 100 * within  # a query of its own
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -71,7 +73,7 @@ def test_the_step_and_its_reference_agree_forward_and_backward(dtype: torch.dtyp
     tokens, bases = normal(3, n, d, seed=seed, dtype=dtype), normal(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5
     along = normal(3, n, d, seed=seed + 2, dtype=dtype)
     results = []
-    for step in (subspace_step, reference.subspace_step):
+    for step in (subspace_step, slow_subspace_step):
         leaves = tokens.clone().requires_grad_(), bases.clone().requires_grad_()
         out = step(*leaves, length=0.3, eps=0.7, scale=0.5)
         results.append([out.detach(), *torch.autograd.grad((out * along).sum(), leaves)])
@@ -124,7 +126,7 @@ def test_a_single_token_attends_to_itself() -> None:
     assert relative(subspace_step(z, bases, length=0.3), want) <= tolerance(torch.float64)
 
 
-@pytest.mark.parametrize("step", [subspace_step, reference.subspace_step])
+@pytest.mark.parametrize("step", [subspace_step, slow_subspace_step])
 def test_invalid_operands_raise_an_error(step, typechecked: bool) -> None:
     if typechecked:
         pytest.skip("the import hook refuses some of these before the function can")

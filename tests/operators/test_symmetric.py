@@ -11,8 +11,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.operators import reference
-from clearhead.operators.symmetric import key_mask_of, symmetric_attention
+from clearhead.operators.softmax import slow_softmax_attention
+from clearhead.operators.symmetric import key_mask_of, slow_symmetric_attention, symmetric_attention
 from clearhead.operators.symmetric_kernel import symmetric
 from clearhead.private_names import DispatchMode
 from clearhead.shapes import ShapeError, check_attention_operands
@@ -33,7 +33,7 @@ def with_queries(attention, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | N
 def subject(**options) -> OperatorSubject:
     return OperatorSubject(
         operator=functools.partial(with_queries, functools.partial(symmetric_attention, **options)),
-        reference=functools.partial(with_queries, functools.partial(reference.symmetric_attention, **options)),
+        reference=functools.partial(with_queries, functools.partial(slow_symmetric_attention, **options)),
         square=True,
         terms=2 * VALUE_WIDTH,  # of the gradient for k: each T_ij adds A_i.B_j and A_j.B_i
     )
@@ -134,7 +134,7 @@ def test_unnormalised_weights_are_symmetric(path: str) -> None:
     kernel = weights * totals
     within = tolerance(torch.float32, terms=n)
     assert (kernel - kernel.mT).abs().max() <= within * kernel.abs().max()
-    other = reference.softmax_attention(normal(n, 7, seed=5), k, torch.eye(n)).double() * totals
+    other = slow_softmax_attention(normal(n, 7, seed=5), k, torch.eye(n)).double() * totals
     assert (other - other.mT).abs().max() > 100 * within * other.abs().max()
 
 
@@ -171,7 +171,7 @@ def test_more_leading_axes(path: str) -> None:
     mask = normal(2, 3, 1, 1, 17, seed=2) > 0
     with forced(path):
         got = symmetric_attention(k, v, mask=mask)
-    assert (got - reference.symmetric_attention(k, v, mask=mask)).abs().max() <= tolerance(torch.float32)
+    assert (got - slow_symmetric_attention(k, v, mask=mask)).abs().max() <= tolerance(torch.float32)
 
 
 @pytest.mark.parametrize("path", PATHS)

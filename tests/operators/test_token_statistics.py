@@ -8,9 +8,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from clearhead.numerics.precision import machine_epsilon, tolerance
-from clearhead.operators import reference, subspace_step
+from clearhead.operators import subspace_step
+from clearhead.operators.softmax import slow_softmax_attention
 from clearhead.operators.token_statistics import (
     causal_token_statistics_attention,
+    slow_causal_token_statistics_attention,
+    slow_token_statistics_attention,
+    slow_token_statistics_step,
     token_statistics_attention,
     token_statistics_step,
     variational_rate,
@@ -51,7 +55,7 @@ def require_references(operators, leaves: list[Tensor], names: list[str], *, wit
 def test_the_step_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     k, n, d, p = sizes
     leaves = [normal(3, n, d, seed=seed, dtype=dtype), normal(k, d, p, seed=seed + 1, dtype=dtype) / d**0.5]
-    steps = (token_statistics_step, reference.token_statistics_step)
+    steps = (token_statistics_step, slow_token_statistics_step)
     within = 4 * tolerance(dtype, terms=k * n * d)
     require_references(steps, leaves, ["bases"], within=within, length=3.0, eps=0.7, temperature=0.8)
 
@@ -62,7 +66,7 @@ def test_the_step_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], 
 def test_the_vision_form_and_its_reference_agree(dtype: torch.dtype, sizes: list[int], seed: int) -> None:
     b, h, n, p = sizes
     leaves = [normal(b, h, n, p, seed=seed, dtype=dtype), normal(h, seed=seed + 1, dtype=dtype)]
-    references = (token_statistics_attention, reference.token_statistics_attention)
+    references = (token_statistics_attention, slow_token_statistics_attention)
     require_references(references, leaves, ["sharpness"], within=4 * tolerance(dtype, terms=b * n * p))
 
 
@@ -73,7 +77,7 @@ def test_the_language_form_and_its_reference_agree(dtype: torch.dtype, sizes: li
     b, h, n, p = sizes
     shapes = ((b, h, n, p), (h,), (h, n))
     leaves = [normal(*shape, seed=seed + i, dtype=dtype) for i, shape in enumerate(shapes)]
-    references = (causal_token_statistics_attention, reference.causal_token_statistics_attention)
+    references = (causal_token_statistics_attention, slow_causal_token_statistics_attention)
     require_references(references, leaves, ["sharpness", "bias"], within=4 * tolerance(dtype, terms=b * n * p))
 
 
@@ -199,7 +203,7 @@ def test_no_tensor_is_larger_than_the_tokens(attend, typechecked: bool) -> None:
         attend(w)
     assert largest.numbers <= w.numel()
     with Largest() as pairs:
-        reference.softmax_attention(w, w, w)
+        slow_softmax_attention(w, w, w)
         _ = w @ w.mT
     assert pairs.numbers > 10 * w.numel()
 

@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
 from clearhead.audit.findings import Verdict
-from clearhead.report.page_inputs import visible_text
+from clearhead.report.page_data import visible_text
 from clearhead.report.wording import number
 from tests.report.synthetic import KERNEL_PCA, MAX_MARGIN, record_of, with_inputs
 

@@ -16,9 +16,8 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.samples import ClaimSummary
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval
-from clearhead.report.comparison import comparison_as_json, comparison_headline, evidence_lines
+from clearhead.report.comparison import comparison_as_json, comparison_headline, evidence_lines, print_comparison
 from clearhead.report.comparison_page import render_comparison
-from clearhead.report.comparison_terminal import print_comparison
 from clearhead.theories.theory import Role, Unit
 
 OWN = ClaimSummary(

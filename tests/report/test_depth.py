@@ -15,7 +15,7 @@ from clearhead.audit.judging import judge
 from clearhead.audit.record import AuditRecord, DepthCurve, DepthLine
 from clearhead.numerics.moments import Interval
 from clearhead.report import audit_as_json, print_audit, render_html, write_json
-from clearhead.report.depth import depth_chart
+from clearhead.report.charts import depth_chart
 from clearhead.theories.theory import Direction, Role, Unit
 from tests.audit.synthetic_findings import control, finding
 from tests.report.synthetic import KERNEL_PCA, record_of

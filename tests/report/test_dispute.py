@@ -7,9 +7,8 @@ import pytest
 from clearhead.audit.record import AuditRecord
 from clearhead.calibration.results import Calibration, RandomCounts, RandomLevel
 from clearhead.report import calibration
-from clearhead.report.dispute import view_dispute
 from clearhead.report.grid import arrange
-from clearhead.report.html import render_html
+from clearhead.report.html import render_html, view_dispute
 from clearhead.theories.catalogue import TheorySource
 from clearhead.theories.theory import Position
 from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP

@@ -10,7 +10,7 @@ from clearhead.audit.judging import summarise
 from clearhead.audit.record import AuditRecord
 from clearhead.calibration.results import shipped_calibration
 from clearhead.report import print_summary
-from clearhead.report.terminal_summary import MOST_LINES, PATHS
+from clearhead.report.terminal import MOST_LINES, PATHS
 from clearhead.report.wording import headline, short
 from clearhead.theories.catalogue import TheorySource
 from tests.report.synthetic import KERNEL_PCA, MAX_MARGIN, record_of

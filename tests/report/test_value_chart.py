@@ -6,8 +6,8 @@ import math
 import pytest
 
 from clearhead.audit.record import AuditRecord
+from clearhead.report.charts import value_chart
 from clearhead.report.grid import arrange
-from clearhead.report.value_chart import value_chart
 from clearhead.theories.theory import Direction
 from tests.report.synthetic import LOSS, record_of
 

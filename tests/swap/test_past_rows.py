@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead import swap
-from clearhead._swap import past_rows
-from clearhead._swap.operator import apply_operator
-from clearhead._swap.past_rows import PastRows
+from clearhead._swap.operator import PastRows, apply_operator
 from clearhead.interfaces import Call
 from clearhead.numerics.precision import tolerance
 from clearhead.operators import AlphaSymmetric, LearnedScaling, Scaled, scaled_attention
@@ -137,7 +135,7 @@ def test_control_stale_rows_are_noticed(model: nn.Module, monkeypatch: pytest.Mo
 
     prompt = _prompt(padded=True)
     expected = _generate(model, prompt, use_cache=False, num_beams=3)
-    monkeypatch.setattr(past_rows._Stored, "equal_length", unchecked)
+    monkeypatch.setattr("clearhead._swap.operator._Stored.equal_length", unchecked)
     steps, whole = _alternating(model, crop=False)
     assert float((steps - whole).abs().max()) > 1e-3
     beams = _generate(model, prompt, use_cache=True, num_beams=3)

@@ -12,7 +12,7 @@ from torch import nn
 
 from clearhead import find_swaps, load_swaps, save_swaps, swap
 from clearhead.loading.model import load_model
-from clearhead.operators.named import NAMED_OPERATORS
+from clearhead.operators.named import OPERATORS
 from clearhead.storage import DamagedFileError
 from clearhead.stored_json import write_json
 from clearhead_lab.models.native import load_native, save_native
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::clearhead.SwapWarning")
 @pytest.fixture(autouse=True)
 def named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register an operator with parameters that a file may name."""
-    monkeypatch.setitem(NAMED_OPERATORS, "gained", Gained)
+    monkeypatch.setattr(OPERATORS, "_registered", {})
+    OPERATORS.register("gained", Gained)
 
 
 def read_json_or_none(path: Path) -> Any:
@@ -229,7 +230,8 @@ def test_a_pickled_swapped_model_works_in_a_new_process(tmp_path: Path) -> None:
     torch.save((model, inputs, run(model, inputs)), tmp_path / "whole.pt")
     close = rounding(model, inputs)
     code = (
-        "import clearhead, torch; clearhead.ensure_torchvision(); "
+        "import clearhead, torch; from clearhead.interfaces.torchvision_shim import ensure_torchvision; "
+        "ensure_torchvision(); "
         f"model, inputs, expected = torch.load({str(tmp_path / 'whole.pt')!r}, weights_only=False); "
         "difference = (model(**inputs)[0] - expected[0]).abs().max() / expected[0].abs().max(); "
         "print(float(difference), len(clearhead.find_swaps(model)))"

@@ -14,10 +14,11 @@ from clearhead.operators import (
     AlphaSymmetric,
     Scaled,
     general_attention,
-    reference,
     scaled_attention,
     softmax_attention,
 )
+from clearhead.operators.scaled import slow_scaled_attention
+from clearhead.operators.softmax import slow_softmax_attention
 from clearhead.testing import OPERATOR_CHECKS as CHECKS
 from clearhead.testing import Check, ContractResult, NotChecked
 from clearhead.testing.operator_checks import MASK_CHECKS, REFERENCE_CHECKS
@@ -43,7 +44,7 @@ OURS = {
     "softmax": (softmax_attention, {"strict_errors": True}),
     "softmax with its reference": (
         softmax_attention,
-        {"reference": reference.softmax_attention, "strict_errors": True},
+        {"reference": slow_softmax_attention, "strict_errors": True},
     ),
     "general": (general_attention, {}),
     "scaled, learned": (Scaled(form="asymmetric").build(), {"square": True}),
@@ -92,7 +93,7 @@ def test_broken_operators_are_found_without_a_reference(operator, typechecked: b
 
 
 def test_another_formula_is_found_by_a_reference_and_not_called_right_without_one() -> None:
-    assert "reference_float64" in failures(check(operators.missing_scale, reference=reference.softmax_attention))
+    assert "reference_float64" in failures(check(operators.missing_scale, reference=slow_softmax_attention))
     alone = check(operators.missing_scale)
     assert alone.passed
     assert not_checked(alone) >= REFERENCE_CHECKS.keys()
@@ -288,7 +289,7 @@ def test_any_error_of_an_attention_is_a_result() -> None:
 
 
 def test_scaled_attention_and_its_reference_within_one_sequence() -> None:
-    slow = functools.partial(reference.scaled_attention, s=AlphaSymmetric(0.5))
+    slow = functools.partial(slow_scaled_attention, s=AlphaSymmetric(0.5))
     result = check(within_one_sequence, reference=slow, square=True, skip=["mismatched_shapes"])
     assert result.passed
     assert not result.not_checked or not_checked(result) == {"compile", "mismatched_shapes"}

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.operators import reference
-from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.softmax import slow_softmax_attention, softmax_attention
 from clearhead.shapes import check_attention_operands
 from clearhead.testing import OPERATOR_CHECKS as CHECKS
 from clearhead.testing import Check, ContractResult, check_attention
@@ -225,7 +224,7 @@ def failures(result: ContractResult) -> set[str]:
 def test_a_broken_operator_is_caught_by_the_check_that_is_meant_for_it(operator, typechecked: bool) -> None:
     expected = BROKEN[operator]
     kept = expected - {"compile"} if typechecked else expected
-    result = check(operator, reference=reference.softmax_attention, skip=CHECKS.keys() - kept)
+    result = check(operator, reference=slow_softmax_attention, skip=CHECKS.keys() - kept)
     assert failures(result) == kept
     assert all(check.detail for check in result.checks)
 
@@ -235,12 +234,12 @@ def test_every_check_is_broken_by_some_operator() -> None:
 
 
 def test_a_flaw_fails_only_its_own_check() -> None:
-    flaws = failures(check(half_returns_single, reference=reference.softmax_attention, compile=False))
+    flaws = failures(check(half_returns_single, reference=slow_softmax_attention, compile=False))
     assert flaws == {"dtype_ladder"}
 
 
 def test_a_correct_operator_passes_all_checks(typechecked: bool) -> None:
-    checks = check(softmax_attention, reference=reference.softmax_attention, compile=not typechecked)
+    checks = check(softmax_attention, reference=slow_softmax_attention, compile=not typechecked)
     assert checks.passed
     assert {check.name for check in checks.checks} == CHECKS.keys() - ({"compile"} if typechecked else set())
 
@@ -264,13 +263,13 @@ def symmetric(attention):
 
 
 def test_operators_within_one_sequence_get_square_operands() -> None:
-    operator, slow = symmetric(softmax_attention), symmetric(reference.softmax_attention)
+    operator, slow = symmetric(softmax_attention), symmetric(slow_softmax_attention)
     assert failures(check(operator, reference=slow, square=True, compile=False)) == set()
     assert "output" in failures(check(operator, reference=slow, compile=False))
 
 
 def test_square_operators_must_refuse_other_lengths() -> None:
-    checks = check(softmax_attention, reference=reference.softmax_attention, square=True, compile=False)
+    checks = check(softmax_attention, reference=slow_softmax_attention, square=True, compile=False)
     assert failures(checks) == {"mismatched_shapes"}
 
 
@@ -278,14 +277,14 @@ def test_any_error_of_an_operator_is_a_failed_check() -> None:
     def raises(q, k, v, *, mask=None):
         raise NotImplementedError("not yet")
 
-    checks = check(raises, reference=reference.softmax_attention, compile=False)
+    checks = check(raises, reference=slow_softmax_attention, compile=False)
     assert failures(checks) == {check.name for check in checks.checks}
     assert checks.checks[0] == Check("output", passed=False, detail="NotImplementedError: not yet")
 
 
 def test_unknown_checks_are_refused() -> None:
     with pytest.raises(ValueError, match=r"among output, .*got \['no_such_check'\]"):
-        check(softmax_attention, reference=reference.softmax_attention, skip=["no_such_check"])
+        check(softmax_attention, reference=slow_softmax_attention, skip=["no_such_check"])
 
 
 def test_checks_cannot_be_changed() -> None:

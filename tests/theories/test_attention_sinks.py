@@ -14,7 +14,7 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.run import audit
 from clearhead.heads import Heads
-from clearhead.theories import attention_sinks, few_heads
+from clearhead.theories import attention_sinks
 from clearhead.theories.attention_sinks import MASS, OTHERS, RATE, THEORY, UNIFORM, VALUE
 from clearhead.theories.example import Random
 from clearhead.theories.theory import Role
@@ -84,7 +84,7 @@ def test_heads_do_not_depend_on_how_many_are_measured_at_once(monkeypatch: pytes
     biased = {"bias": _normal(1, HEADS, TOKENS, TOKENS, seed=5), "sinks": torch.tensor([0.0, 2.0, -1.0])}
     for changes in ({}, biased):
         together = _found(_call(sink=1, **changes))
-        monkeypatch.setattr(few_heads, "AT_ONCE", 2 * TOKENS**2)
+        monkeypatch.setattr("clearhead.theories.example.AT_ONCE", 2 * TOKENS**2)
         apart = _found(_call(sink=1, **changes))
         monkeypatch.undo()
         for one, other in zip(together[MASS.statistic], apart[MASS.statistic], strict=True):

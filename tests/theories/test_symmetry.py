@@ -15,10 +15,8 @@ from clearhead.audit.examples import make_examples
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads
-from clearhead.operators import reference
-from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.softmax import slow_softmax_attention, softmax_attention
 from clearhead.shapes import ShapeError
-from clearhead.theories import few_heads
 from clearhead.theories.example import Cache, Random
 from clearhead.theories.symmetry import (
     GRID,
@@ -309,7 +307,7 @@ def test_the_value_is_the_mean_over_permutations() -> None:
     call = _call(**three, mask=mask, bias=bias, softcap=1.5, sinks=sinks)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return reference.softmax_attention(q, k, v, mask=mask, bias=bias, scale=SCALE, softcap=1.5, sinks=sinks)
+        return slow_softmax_attention(q, k, v, mask=mask, bias=bias, scale=SCALE, softcap=1.5, sinks=sinks)
 
     plain = attend(call.q, call.k, call.v)
     errors = []
@@ -344,7 +342,7 @@ def test_samples_are_those_of_attention_on_permuted_tokens(
     call = _call(**BY_DEFINITION[case])
     theory = make_theory()
     for at_once in (2 * TOKENS**2, 2**18):
-        monkeypatch.setattr(few_heads, "AT_ONCE", at_once)
+        monkeypatch.setattr("clearhead.theories.example.AT_ONCE", at_once)
         [[(example, rng)], *_] = make_examples(
             call, theory.windows, first=0, seed=0, controls=controls, per_audit=Cache()
         )

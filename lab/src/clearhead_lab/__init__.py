@@ -4,33 +4,21 @@ It uses Clearhead, which does not know it.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clearhead import rendering
+from clearhead.public_names import PublicNames
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from clearhead_lab.robustness.evaluation import attack as attack
-    from clearhead_lab.robustness.record import Robustness as Robustness
-    from clearhead_lab.training.loop import train as train
-
-# The module of each public name, imported at first use, as in `clearhead`.
-_HOME = {
-    "Robustness": "clearhead_lab.robustness.record",
-    "attack": "clearhead_lab.robustness.evaluation",
-    "train": "clearhead_lab.training.loop",
-}
-
-__all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605
+_NAMES = PublicNames(__name__, "__version__")
+__all__ = _NAMES.all  # noqa: PLE0605
 
 rendering.import_when_needed(lambda: importlib.import_module("clearhead_lab.robustness.attack_text"))
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'clearhead_lab' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return _NAMES.get(name)
 
 
 def __dir__() -> list[str]:

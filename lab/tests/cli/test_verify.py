@@ -3,7 +3,7 @@
 import pytest
 
 from clearhead_lab.cli.verify_command import check_theorems
-from clearhead_lab.theorems import catalogue as theorems
+from clearhead_lab.theorems import table as theorems
 from tests.cli.test_progress import Recorder
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from clearhead.report.tables import estimate
-from clearhead_lab.experiments.estimates import differences
+from clearhead_lab.experiments.estimates import differences, smallest_detectable
 
 ROUNDING = 1e-12
 
@@ -76,7 +76,22 @@ def test_equal_differences_of_few_seeds_are_no_evidence() -> None:
     """Accuracies on 150 images, where both seeds differ by four images; rounding makes the spread 0 or tiny."""
     measured = {"a": {"new": {0: 40 / 150, 1: 37 / 150}, "old": {0: 44 / 150, 1: 41 / 150}}}
     [result] = differences(measured, [("new", "old")])
-    assert (result.adjusted, result.verdict) == (1.0, "not distinguishable")
+    assert (result.adjusted, result.detectable, result.verdict, result.found) == (None, None, "spread unknown", False)
     measured["a"]["new"] = {0: 40 / 150, 1: 36.999 / 150}
     [control] = differences(measured, [("new", "old")])
-    assert control.verdict == "lower"
+    assert (control.verdict, control.found) == ("lower", True)
+    both = dict.fromkeys(("a", "b"), measured["a"]) | {"c": {name: {0: 0.5, 1: 0.5} for name in ("new", "old")}}
+    found = differences(both, [("new", "old")])
+    assert [item.verdict for item in found] == ["lower", "lower", "spread unknown"]
+    assert found[0].adjusted == pytest.approx(1.5 * (control.adjusted or 0))  # it counts as a comparison
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 6])
+def test_the_smallest_detectable_difference_is_found_in_four_of_five_repetitions(seeds: int) -> None:
+    spread = [0.01 * (number % 2) for number in range(seeds)]
+    smallest = smallest_detectable(spread)
+    deviation = np.std(spread, ddof=1)
+    repeated = np.random.default_rng(0).normal(smallest, deviation, size=(20_000, seeds))
+    for shift, low, high in ((0, 0.79, 0.81), (-smallest, 0.045, 0.055)):
+        found = stats.ttest_1samp(repeated + shift, 0, axis=1).pvalue <= 0.05
+        assert low <= found.mean() <= high

@@ -104,6 +104,12 @@ def test_variants_follow_the_number_of_layers() -> None:
     assert isinstance(_tiny("segmenter-tiny-rpc"), Segmenter)
 
 
+def test_only_segmenters_of_many_classes_have_the_published_head() -> None:
+    heads = {name: (config_of(name).mask_head, config_of(name).classes) for name in CATALOGUE if "segmenter" in name}
+    assert {head for head, classes in heads.values() if classes < 10} == {"gain"}
+    assert {head for head, classes in heads.values() if classes >= 10} == {"layer-norm"}
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -14,7 +14,7 @@ from clearhead.data.text import default_passages
 from clearhead.loading.model import load_model
 from clearhead.numerics.precision import tolerance
 from clearhead.shapes import ShapeError
-from clearhead_lab.models.crate_block import Form
+from clearhead_lab.models.crate import Form
 from clearhead_lab.models.crate_language import CrateLanguage, CrateLanguageConfig, causal_crate_base
 from clearhead_lab.models.native import save_native
 from lab.tests.models.released_crate import randomised

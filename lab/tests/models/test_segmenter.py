@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import clearhead as ch
 from clearhead.errors import InputError
@@ -38,8 +39,9 @@ def _images(n: int = 5, seed: int = 1) -> Tensor:
     return torch.rand(n, 2, 15, 15, generator=torch.Generator().manual_seed(seed))
 
 
-def test_outputs_match_the_definition() -> None:
-    model, images = randomised(_model()).double(), _images().double()
+@pytest.mark.parametrize("head", ["gain", "layer-norm"])
+def test_outputs_match_the_definition(head: str) -> None:
+    model, images = randomised(_model(mask_head=head)).double(), _images().double()
     decoder = model.decoder
     with torch.no_grad():
         patches = model.encoder.tokens(images)[:, 1:]
@@ -49,8 +51,10 @@ def test_outputs_match_the_definition() -> None:
         x = decoder.norm(x)
         p, c = x[:, :25] @ decoder.patch_map.weight.mT, x[:, 25:] @ decoder.class_map.weight.mT
         cosines = torch.einsum("bnd,bkd->bnk", p, c) / (p.norm(dim=-1)[:, :, None] * c.norm(dim=-1)[:, None])
-        spread = (cosines.var(dim=-1, unbiased=False, keepdim=True) + decoder.mask_norm.eps).sqrt()
-        masks = (cosines - cosines.mean(dim=-1, keepdim=True)) / spread
+        masks = cosines
+        if head == "layer-norm":
+            spread = (cosines.var(dim=-1, unbiased=False, keepdim=True) + decoder.mask_norm.eps).sqrt()
+            masks = (cosines - cosines.mean(dim=-1, keepdim=True)) / spread
         masks = masks * decoder.mask_norm.weight + decoder.mask_norm.bias
         # Patches of odd size have a pixel at their centre, where interpolation changes nothing.
         expected = masks.mT.unflatten(2, (5, 5))
@@ -92,13 +96,71 @@ def test_every_parameter_gets_a_gradient() -> None:
     assert silent <= {name for name, _ in model.named_parameters() if name.endswith("attention.key.bias")}
 
 
+def _share_of_gradient(config: SegmenterConfig, *, steps: int) -> Tensor:
+    """Return, for every patch, the gradient that the head passes to its products, relative to that of its logits.
+
+    After `steps` steps on blocks of pixels whose brightness is their class, as the recipe for Oxford Pets takes them.
+    """
+    shares = []
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        model = Segmenter(config, generator=generator)
+        patches = torch.randint(config.classes, (8, 5, 5), generator=generator)
+        masks = patches.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)
+        noise = torch.rand(8, 2, 15, 15, generator=generator)
+        images = 0.2 * noise + 0.8 * (masks[:, None] + 0.5) / config.classes
+        passed: list[Tensor] = []
+        model.decoder.mask_norm.register_full_backward_hook(
+            lambda _, inner, outer, passed=passed: passed.append(inner[0].norm(dim=-1) / outer[0].norm(dim=-1))
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        for _ in range(steps + 1):
+            optimizer.zero_grad()
+            cross_entropy(model(images), masks).backward()
+            optimizer.step()
+        shares.append(passed[-1].flatten())
+    return torch.cat(shares)
+
+
+WIDE = dataclasses.replace(CONFIG, width=64, heads=4, mlp_width=128, decoder_layers=1)
+
+
+@pytest.mark.parametrize("steps", [0, 10])
+def test_the_head_passes_a_gradient_at_every_patch_of_two_classes(steps: int) -> None:
+    share = _share_of_gradient(dataclasses.replace(WIDE, classes=2), steps=steps)
+    assert share.min() > 1
+    assert share.max() < 30
+
+
+@pytest.mark.parametrize("steps", [0, 10])
+def test_the_published_head_passes_a_gradient_at_150_classes_and_saturates_at_two(steps: int) -> None:
+    share = _share_of_gradient(dataclasses.replace(WIDE, classes=150, mask_head="layer-norm"), steps=steps)
+    assert share.min() > 1
+    assert share.max() < 30
+    saturated = _share_of_gradient(dataclasses.replace(WIDE, classes=2, mask_head="layer-norm"), steps=steps)
+    assert saturated.min() < 0.1 or saturated.max() > 100
+
+
+def test_settings_stored_without_a_head_have_the_published_one(tmp_path: Path) -> None:
+    model = _model(mask_head="layer-norm")
+    save_native(model, tmp_path)
+    stored = read_json(tmp_path / "config.json")
+    assert stored.pop("mask_head") == "layer-norm"
+    write_json(tmp_path / "config.json", stored)
+    loaded = load_model(str(tmp_path), max_tokens=256).model
+    with torch.no_grad():
+        assert torch.equal(loaded(_images()), model(_images()))
+
+
 def test_drop_path_increases_in_encoder_and_decoder() -> None:
     model = _model(drop_path=0.2)
     rates = [block.drop[1].rate for block in (*model.encoder.blocks, *model.decoder.blocks)]
     assert rates == [0, 0.1, 0.2, 0, 0.2]
 
 
-@pytest.mark.parametrize("changes", [{}, {**MIXED, "drop_path": 0.1}], ids=["plain", "mixed"])
+@pytest.mark.parametrize(
+    "changes", [{}, {**MIXED, "drop_path": 0.1, "mask_head": "layer-norm"}], ids=["plain", "mixed"]
+)
 def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = _model(**changes)
     save_native(model, tmp_path)
@@ -122,6 +184,7 @@ def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, changes: dict[str
         ({"classes": 10**12}, "decoder.classes should be"),
         ({"decoder_attention": {"operator": "magic"}}, "expected an operator among softmax, symmetric"),
         ({"decoder_attention": [{"operator": "softmax"}] * 3}, "as decoder_attention .* each of 2; got"),
+        ({"mask_head": "sign"}, "expected mask_head among gain, layer-norm"),
         ({"decoder_width": 3}, "does not describe a segmenter"),
     ],
 )
@@ -151,7 +214,14 @@ def test_model_can_be_captured_swapped_and_audited() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"decoder_layers": 0}, {"classes": 1}, {"decoder_attention": (Softmax(),)}, {"drop_path": 1.0}]
+    "change",
+    [
+        {"mask_head": "softmax"},
+        {"decoder_layers": 0},
+        {"classes": 1},
+        {"decoder_attention": (Softmax(),)},
+        {"drop_path": 1.0},
+    ],
 )
 def test_invalid_settings_raise_an_error(change: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="expected"):

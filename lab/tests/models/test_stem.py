@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from clearhead._capture import capture
 from clearhead.numerics.precision import tolerance
 from clearhead_lab.models.native import draw_baseline, load_native, save_native
-from clearhead_lab.models.stem import ConvolutionStem
-from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.models.vit import ConvolutionStem, VisionTransformer, VisionTransformerConfig
 from tests.noise import largest_difference, weight_tolerance
 
 CONFIG = VisionTransformerConfig(

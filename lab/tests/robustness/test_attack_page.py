@@ -15,10 +15,9 @@ from selenium.webdriver.common.by import By
 
 from clearhead.errors import InputError
 from clearhead_lab.robustness.attack_chart import LEFT, WIDTH, attack_chart
-from clearhead_lab.robustness.attack_page import render_attack
+from clearhead_lab.robustness.attack_page import png_bytes, render_attack
 from clearhead_lab.robustness.attack_text import attack_html, attack_text, print_attack, print_differences
 from clearhead_lab.robustness.attack_words import attack_headline, percent, trust_sentence
-from clearhead_lab.robustness.png import png_bytes
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import (
     AttackResult,

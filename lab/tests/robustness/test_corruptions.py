@@ -10,8 +10,15 @@ from torch import Tensor
 from clearhead.numerics.precision import tolerance
 from clearhead.shapes import ShapeError
 from clearhead_lab.data.image_sets import digits
-from clearhead_lab.robustness.corruptions import CORRUPTIONS, NOISES, SEVERITIES, Corruption
-from clearhead_lab.robustness.sweep import SweepResult, corrupt, sweep
+from clearhead_lab.robustness.corruptions import (
+    CORRUPTIONS,
+    NOISES,
+    SEVERITIES,
+    Corruption,
+    SweepResult,
+    corrupt,
+    sweep,
+)
 
 BY_NAME = {corruption.name: corruption for corruption in CORRUPTIONS}
 RANDOM = {*(noise.name for noise in NOISES), "occlusion"}

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead_lab.robustness.corruptions import SEVERITIES
+from clearhead_lab.robustness.corruptions import SEVERITIES, corrupt, corrupt_batches, sweep
 from clearhead_lab.robustness.imagenet_c import IMAGENET_C, IMAGENET_C_EXTRA
-from clearhead_lab.robustness.sweep import corrupt, corrupt_batches, sweep
 
 imagecorruptions = pytest.importorskip("imagecorruptions", reason="imagecorruptions-imaug has the corruptions")
 Image = pytest.importorskip("PIL.Image")

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from clearhead_lab.theorems.catalogue import all_theorems
+from clearhead_lab.theorems.table import all_theorems
 from clearhead_lab.theorems.theorem import TheoremCheck
 
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.coding_rate import coding_rate, subspace_rates
-from clearhead_lab.theorems.coding_rate.random_tokens import TokenDistribution, draw_bases, draw_tokens
 from clearhead_lab.theorems.coding_rate.steps import (
+    TokenDistribution,
+    draw_bases,
+    draw_tokens,
     exact_step,
     expansion_ratio,
     hook_rate,

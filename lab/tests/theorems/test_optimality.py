@@ -2,7 +2,7 @@
 
 import torch
 
-from clearhead_lab.theorems.max_margin.optimality import correlation, globally_optimal, locally_optimal, saturated
+from clearhead_lab.theorems.max_margin.convergence import correlation, globally_optimal, locally_optimal, saturated
 from tests.theories.max_margin.problems import normal
 
 SCORES = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]]).double()

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead_lab.training.augmentation import random_changes
-from clearhead_lab.training.batches import TensorBatches
+from clearhead_lab.training.batches import TensorBatches, random_changes
 from clearhead_lab.training.evaluation import measure_accuracy
 from clearhead_lab.training.loop import read_log, train
 from clearhead_lab.training.recipe import Recipe

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 from clearhead.numerics.moments import wilson_interval
-from clearhead_lab.training.augmentation import random_changes, random_shift
+from clearhead_lab.training.batches import random_changes, random_shift
 from clearhead_lab.training.evaluation import measure_accuracy
 from clearhead_lab.training.recipe import Recipe, learning_rate
 

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from clearhead_lab.training.batches import TensorBatches
-from clearhead_lab.training.loop import train
+from clearhead_lab.training.loop import stop_at_signals, train
 from clearhead_lab.training.metrics import METRICS, Metrics
 from clearhead_lab.training.recipe import Recipe
-from clearhead_lab.training.stopping import stop_at_signals
 from clearhead_lab.training.tasks import Classification
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")

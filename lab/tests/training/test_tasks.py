@@ -218,7 +218,7 @@ def test_accumulated_parts_give_the_gradient_of_the_whole_batch() -> None:
 
 
 def test_the_average_of_weights_is_exponential() -> None:
-    from clearhead_lab.training.average import WeightAverage
+    from clearhead_lab.training.checkpoint import WeightAverage
 
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():

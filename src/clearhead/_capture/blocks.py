@@ -10,8 +10,6 @@ from clearhead._capture.dataflow import storage_of
 from clearhead._capture.output_maps import OutputMap
 from clearhead.heads import Heads, LayerNorm, LinearMap, ResidualStream
 
-__all__ = ["Axes", "Block", "BlockCall"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
@@ -24,7 +22,7 @@ class Axes:
 
     @classmethod
     def of(cls, heads: Heads) -> "Axes":
-        """Read them off the call. The projected tensor is contiguous by token where a model has tokens first."""
+        """Return the axes of a call. The projected tensor is contiguous by token where a model has tokens first."""
         b, _, n, _ = heads.q.shape
         linear = heads.queries_from
         step = heads.q.stride()[::2] if linear is None else linear.x.stride()
@@ -35,11 +33,11 @@ class Axes:
             tokens_first=b > 1 and n > 1 and step[0] < step[1],
         )
 
-    def laid_out(self, x: Tensor) -> Tensor | None:
+    def by_input(self, x: Tensor) -> Tensor | None:
         """Return the tensor as (inputs, tokens, width); None if its tokens differ, or it may have channels first.
 
-        It may have tokens first, both in one axis, or the rows and columns of an image. Windows may have been padded,
-        so with several windows fewer tokens are accepted.
+        The tensor may have tokens first, inputs and tokens in one axis, or the rows and columns of an image. Windows
+        may have been padded, so with several windows fewer tokens are accepted.
         """
         i, t = self.inputs, self.tokens
         if x.ndim == 4:
@@ -60,14 +58,14 @@ class Axes:
 class Block:
     """The sums around one or more attention calls whose outputs were added to the tokens together.
 
-    node, before_node: nodes of the sum, and of the tokens it was added to
-    between_node: node of what the next part was added to, None before there is one
-    sums: nodes of the sums after that
-    norm: operations from the first sum to that, if they are only a norm
+    node, before_node: nodes of the first sum, and of the tokens that the attention output was added to
+    between_node: node of the tokens that the output of the next part (the MLP) was added to; None before that sum
+    sums: nodes of the sums after the first
+    norm: operations from the first sum to `between_node`, if these are only a norm
     layer_norms: layer norms of the first sum, by the node of their output
-    layer_norm: the one that made the tokens between, if any
+    layer_norm: the layer norm whose output is the tokens between, if any
     norm_from: number of operations before the last sum after the first
-    norm_again: whether the norm ran again after it
+    norm_again: whether the norm ran again after the last sum
     tensors: candidates for the residual stream, by their role in the rule
     """
 
@@ -102,13 +100,13 @@ class Block:
 
 @dataclass(slots=True, kw_only=True)
 class BlockCall:
-    """One attention call whose residual stream is being looked for.
+    """One attention call, while its residual stream is not yet known.
 
     node: node of its output
     operands: nodes of its queries and keys
     sides: nodes of what was combined with its output besides the tokens
     heads: the call, held until its residual stream is known
-    lost: whether it has no residual stream
+    lost: whether the call has no residual stream
     output_map: tensors that depend on its output linearly
     output_weight: weight of each head's output in the sum
     """
@@ -129,7 +127,7 @@ class BlockCall:
         return self.lost if self.block is None else self.block.settled
 
     @property
-    def around(self) -> dict[str, Any]:
+    def block_fields(self) -> dict[str, Any]:
         """The fields of `Heads` on the block around the call."""
         stream = self.residual_stream
         has_weight = stream is not None and self.axes.windows == 1
@@ -140,7 +138,7 @@ class BlockCall:
         """The tokens around the block, or None."""
         if self.lost or self.block is None or self.block.parallel:
             return None
-        tensors = {name: self.axes.laid_out(x) for name, x in self.block.tensors.items()}
+        tensors = {name: self.axes.by_input(x) for name, x in self.block.tensors.items()}
         before, total, between, after = (tensors.get(name) for name in ("before", "total", "between", "after"))
         if before is None or total is None or between is None or not before.shape == total.shape == between.shape:
             return None
@@ -168,7 +166,7 @@ _TENSORS = ("q", "k", "v", "out", "mask", "bias", "sinks", "queries_from", "keys
 
 
 def _unshared(x: Any, storage: int) -> Any:
-    """Return a tensor or a map with copies of what is in the storage; itself if nothing is."""
+    """Return a tensor or a map whose parts in the storage are copied; the argument itself if no part is there."""
     if isinstance(x, LinearMap):
         copies = [_unshared(tensor, storage) for tensor in (x.x, x.weight, x.bias)]
         unchanged = copies[0] is x.x and copies[1] is x.weight and copies[2] is x.bias

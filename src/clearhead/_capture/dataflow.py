@@ -12,8 +12,6 @@ from torch import Tensor
 
 from clearhead.private_names import StorageWeakRef, storage_address
 
-__all__ = ["Dataflow", "storage_of"]
-
 
 def storage_of(x: Tensor) -> int | None:
     """Return the address of the tensor's storage, None for tensors without one."""

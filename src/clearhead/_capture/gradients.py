@@ -22,8 +22,6 @@ from clearhead.interfaces.passes import Passes
 from clearhead.numerics.memory import is_allocation_error
 from clearhead.private_names import tensor_version
 
-__all__ = ["GradientCapture", "capture_gradients"]
-
 _REENTRANT = (
     "the model checkpoints its activations with use_reentrant=True, which leaves no graph to the layers inside: "
     "switch checkpointing off, as model.gradient_checkpointing_disable() does, or use use_reentrant=False"
@@ -130,7 +128,7 @@ class _Waiting:
         return dataclasses.replace(
             self.heads,
             out_gradient=self.layout.four_axes(gradient) if gradient is not None and depends else None,
-            **({} if self.block_call is None else self.block_call.around),
+            **({} if self.block_call is None else self.block_call.block_fields),
         )
 
 

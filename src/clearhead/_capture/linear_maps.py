@@ -16,13 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead._capture.columns import Columns, Sampled
-from clearhead._capture.linear_call import LinearCall, holds, is_plain
+from clearhead._capture.columns import Columns, LinearCall, Sampled, holds, is_plain
 from clearhead.heads import Heads, LinearMap
 from clearhead.interfaces.modes import CallMode
 from clearhead.shapes import Float
-
-__all__ = ["MapTrace"]
 
 _LINEAR, _ADDMM = torch.nn.functional.linear, torch.addmm
 

@@ -15,8 +15,6 @@ from clearhead._capture.residual import Residuals
 from clearhead.heads import Heads
 from clearhead.private_names import DispatchMode, current_dispatch_mode, pop_dispatch_mode
 
-__all__ = ["StreamTrace"]
-
 _JOINS = "aten::cat"
 _LAYER_NORMS = {"aten::layer_norm", "aten::native_layer_norm"}
 
@@ -95,7 +93,7 @@ class StreamTrace:
         while calls and calls[0].settled:
             call = calls.popleft()
             if call.heads is not None:
-                yield dataclasses.replace(call.heads, **call.around)
+                yield dataclasses.replace(call.heads, **call.block_fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +155,8 @@ class _Operations(DispatchMode):  # type: ignore[no-untyped-call]
         written = kind.written(args, kwargs) if kind.writes else []
         if written:
             rule.unshare(written)
-            if residual_sum is not None and residual_sum.carried is args[0]:
-                residual_sum = dataclasses.replace(residual_sum, carried=residual_sum.carried.detach().clone())
+            if residual_sum is not None and residual_sum.operand is args[0]:
+                residual_sum = dataclasses.replace(residual_sum, operand=residual_sum.operand.detach().clone())
         out = func(*args, **kwargs)
         reads = [*_tensors(args), *_tensors(kwargs.values())]
         outputs = list(_tensors((out,)))

@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead.interfaces.passes import Passes
 from clearhead.shapes import Float
 
-__all__ = ["COPIES", "SCALES", "SUMS", "OutputMap", "coefficient"]
-
 SUMS = {"aten::add", "aten::add_", "aten::sub", "aten::sub_"}
 COPIES = {"aten::clone", "aten::_to_copy", "aten::to", "aten::contiguous", "aten::reshape"}
 SCALES = {"aten::mul", "aten::div"}

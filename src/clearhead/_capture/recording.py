@@ -21,8 +21,6 @@ from clearhead.interfaces.placement import frees_weights, refuse_divided_heads, 
 from clearhead.interfaces.whole_model import attached
 from clearhead.private_names import COMPILED_MODEL
 
-__all__ = ["Capture", "capture", "recorded"]
-
 
 class Capture:
     """The recorded attention calls of a model, and the handler that records them.
@@ -218,9 +216,10 @@ def recorded(
     if not result.layers and (result.passes or expected.ran or result.outside):
         raise AttentionNotSeenError(_nothing_seen(model, result))
     if result.unseen and not allow_unseen:
+        tried = ", ".join(INTERFACES.names())
         raise AttentionNotSeenError(
-            f"{len(result.unseen)} attention modules ran unseen, {_listed(result.unseen)}; tried "
-            f"{', '.join(INTERFACES)}; describe them, or allow unseen modules if they are not attention over tokens"
+            f"{len(result.unseen)} attention modules ran unseen, {_listed(result.unseen)}; tried {tried}; "
+            "describe them, or allow unseen modules if they are not attention over tokens"
         )
 
 
@@ -236,7 +235,7 @@ def _nothing_seen(model: nn.Module, result: Capture) -> str:
     kind = type(model).__name__
     if result.outside:
         return f"attention ran outside {kind}.forward, in {min(result.outside)}: capture the part that you call"
-    tried = ", ".join(INTERFACES)
+    tried = ", ".join(INTERFACES.names())
     if not result.unseen:
         page = "docs/describing-a-model.md"
         return f"{kind} has no attention layers Clearhead can see. Tried: {tried}. Describe them ({page})"

@@ -7,10 +7,10 @@ the attention, for example its MLP. One rule applies to all models:
 
 - `before` is x, and `total` the first sum;
 - `between` is y if y is the first sum itself (pre-norm), or if the same operations lead from the first sum to y as
-  follow the second sum (post-norm: a norm after each sum); otherwise it is the first sum, as in CRATE, where no later
-  sum contains it;
-- `after` is the tensor that the next block's attention is added to. Without a next block, it is found by the operations
-  that led there in an earlier block; otherwise it is the last sum, or its norm.
+  follow the second sum (post-norm: a norm after each sum). Otherwise `between` is the first sum, as in CRATE, where no
+  later sum contains the first;
+- `after` is the tensor that the next block's attention is added to. Without a next block, `after` is found by the
+  operations that led there in an earlier block; otherwise `after` is the last sum, or the norm of that sum.
 
 There is no residual stream if attention is not added to its own input, if its keys come from another sequence
 (cross-attention), or if attention and MLP are parallel, so that there are no tokens between them. In a decoder only the
@@ -31,8 +31,6 @@ from clearhead._capture.dataflow import Dataflow, storage_of
 from clearhead._capture.output_maps import OutputMap
 from clearhead.heads import Heads, LayerNorm
 
-__all__ = ["Residuals", "Sum"]
-
 ATTENTION = "attention"
 PATHS = 4
 """The number of remembered paths from a first sum to the next block: models have few kinds of blocks."""
@@ -41,12 +39,14 @@ _MAP = re.compile(r"mm|linear|conv|einsum|matmul|attention")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """A sum x + c f(x): the residual operand x, its node, the calls whose block it closes, and the block it follows.
+    """A sum x + c f(x): the residual operand x, the node of x, the calls whose block ends here, and the block before.
 
     branch, coefficient: the node of f(x), and c
+    closes: the calls whose block the sum ends
+    follows: the block whose later sum this is, if any
     """
 
-    carried: Tensor
+    operand: Tensor
     node: int
     branch: int
     coefficient: float
@@ -57,7 +57,7 @@ class Sum:
 class Residuals:
     """The blocks of one forward pass, found from its operations and attention calls in the order of the pass.
 
-    copies: whether weights are copied, because they are not in memory after their module has run
+    copies: whether weights are copied, because the memory of weights is freed after their module has run
     """
 
     def __init__(self, *, copies: bool = False) -> None:
@@ -69,7 +69,7 @@ class Residuals:
         self._paths: deque[list[str]] = deque(maxlen=PATHS)
 
     def note_call(self, heads: Heads, output: Tensor, *, projection: Tensor | None = None) -> BlockCall:
-        """Note an attention call. An earlier call that it was computed from and that no sum has closed has no block.
+        """Note an attention call. Earlier calls without a sum, from which this call was computed, have no block.
 
         projection: weight of the output projection that is already applied to `output`
         """
@@ -93,37 +93,38 @@ class Residuals:
         if not self._open and self._waiting is None:
             return None
         flow = self.flow
-        operand = self._carried(x, y)
+        operand = self._residual_operand(x, y)
         if operand is None:
             self._note_parallel([flow.node(x), flow.node(y)])
             self._note_parallel_sum([flow.node(x), flow.node(y)])
             return None
-        second, node, carried = operand
+        second, node, tensor = operand
         branch = flow.node(x if second else y)
         path = flow.path(branch, node)
-        if carried is None or (second and coefficient != 1):
+        if tensor is None or (second and coefficient != 1):
             for call in [call for call in self._open if call.node in path]:
                 self._lose(call)
             return None
-        # What has other tokens is a sum within the attention, of its values say.
-        closes = [call for call in self._open if call.node in path and call.axes.laid_out(carried) is not None]
+        # A sum of other tokens is inside the attention, for example a sum of its values.
+        closes = [call for call in self._open if call.node in path and call.axes.by_input(tensor) is not None]
         if closes:
-            return Sum(carried=carried, node=node, branch=branch, coefficient=coefficient, closes=closes, follows=None)
+            return Sum(operand=tensor, node=node, branch=branch, coefficient=coefficient, closes=closes, follows=None)
         block = self._waiting
         if block is None or not self._without_attention(node, branch) or not flow.reaches(block.node, node):
             return None
-        return Sum(carried=carried, node=node, branch=branch, coefficient=coefficient, closes=[], follows=block)
+        return Sum(operand=tensor, node=node, branch=branch, coefficient=coefficient, closes=[], follows=block)
 
-    def _carried(self, x: Tensor, y: Tensor) -> tuple[bool, int, Tensor | None] | None:
-        """Find the residual operand of `x + y`: the one the other was computed from.
+    def _residual_operand(self, x: Tensor, y: Tensor) -> tuple[bool, int, Tensor | None] | None:
+        """Find the residual operand of `x + y`: the one from which the other was computed.
 
-        Return whether it is y, its node, and the tensor, or None. Where the other was computed from a
-        tensor that the operand is a copy or a multiple of, that tensor is returned, or None if it no longer exists.
+        Return whether the operand is y, the node, and the tensor; None if there is no such operand. The operand may be
+        a copy or a multiple of a tensor from which the other was computed: then that tensor is returned, or None in its
+        place if the tensor no longer exists.
         """
         flow = self.flow
         pairs = [(False, x, flow.node(y)), (True, y, flow.node(x))]
-        for second, carried, other in pairs if flow.node(x) < flow.node(y) else reversed(pairs):
-            for node, tensor in flow.sources(carried):
+        for second, operand, other in pairs if flow.node(x) < flow.node(y) else reversed(pairs):
+            for node, tensor in flow.sources(operand):
                 if node != other and flow.reaches(node, other):
                     return second, node, tensor
         return None
@@ -134,7 +135,7 @@ class Residuals:
             self._note_parallel([self.flow.node(x) for x in tensors])
 
     def _note_parallel(self, nodes: Sequence[int]) -> None:
-        """Note tensors that are combined, none computed from another: one may be parallel to attention."""
+        """Note tensors that are combined, none computed from another. One of these may be parallel to attention."""
         for call in self._open:
             through = [self.flow.reaches(call.node, node) for node in nodes]
             if any(through):
@@ -152,7 +153,7 @@ class Residuals:
         self._open.remove(call)
 
     def apply_sum(self, residual_sum: Sum, total: Tensor) -> None:
-        """Use a sum that `classify_sum` has found, once it is computed."""
+        """Record the result of a sum that `classify_sum` has classified."""
         if residual_sum.follows is not None:
             self._follow(residual_sum.follows, residual_sum, total)
             return
@@ -161,7 +162,7 @@ class Residuals:
         block = Block(
             node=flow.node(total),
             before_node=residual_sum.node,
-            tensors={"before": residual_sum.carried.detach(), "total": total.detach()},
+            tensors={"before": residual_sum.operand.detach(), "total": total.detach()},
         )
         for call in residual_sum.closes:
             self._open.remove(call)
@@ -177,7 +178,7 @@ class Residuals:
         return earlier in path and not any(self.flow.name(node) == ATTENTION for node in path)
 
     def _follow(self, block: Block, residual_sum: Sum, total: Tensor) -> None:
-        """Note a sum after the block's own. The one with the oldest tokens belongs to what follows the attention."""
+        """Note a later sum of a block. The sum with the oldest tokens belongs to what follows the attention."""
         flow = self.flow
         block.tensors["last"] = total.detach()
         block.sums.append(flow.node(total))
@@ -186,7 +187,7 @@ class Residuals:
         if block.between_node is not None and block.between_node <= residual_sum.node:
             return
         block.between_node = residual_sum.node
-        block.tensors["between"] = residual_sum.carried.detach()
+        block.tensors["between"] = residual_sum.operand.detach()
         normed = residual_sum.node != block.node and not self._maps(residual_sum.node, block.node)
         block.norm = flow.steps[flow.position(block.node) : flow.position(residual_sum.node)] if normed else []
         block.norm_again = False
@@ -197,7 +198,7 @@ class Residuals:
         return any(_MAP.search(self.flow.name(node)) is not None for node in path)
 
     def note_step(self, output: Tensor) -> None:
-        """Note a tensor made by the same operations as the end of an earlier block, or as the norm."""
+        """Note a tensor that the same operations have computed as the end of an earlier block, or as the norm."""
         block = self._waiting
         if block is None:
             return
@@ -212,8 +213,8 @@ class Residuals:
             block.norm_again = True
 
     def _between(self, block: Block) -> str:
-        carries_on = block.between_node == block.node or block.norm_again
-        return "between" if block.between_node is not None and carries_on else "total"
+        goes_on = block.between_node == block.node or block.norm_again
+        return "between" if block.between_node is not None and goes_on else "total"
 
     def follow_outputs(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], node: int) -> None:
         """Follow the outputs of attention calls through one operation, up to the sum."""
@@ -239,12 +240,12 @@ class Residuals:
         block, flow = self._waiting, self.flow
         if block is None:
             return
-        same_size = residual_sum.carried.numel() == block.tensors["total"].numel()
+        same_size = residual_sum.operand.numel() == block.tensors["total"].numel()
         if not same_size or not flow.reaches(block.node, residual_sum.node):
             self._end()
             return
         self._waiting = None
-        block.tensors["next"] = residual_sum.carried.detach()
+        block.tensors["next"] = residual_sum.operand.detach()
         followed = any(flow.reaches(node, residual_sum.node) for node in block.sums)
         if followed or self._maps(residual_sum.node, block.node):
             self._paths.append(flow.steps[flow.position(block.node) : flow.position(residual_sum.node)])
@@ -256,7 +257,7 @@ class Residuals:
             block.settle(between="next", between_node=residual_sum.node, after=None)
 
     def _end(self) -> None:
-        """Settle the waiting block; no other follows it."""
+        """Settle the waiting block, which no other block follows."""
         block, self._waiting = self._waiting, None
         if block is None:
             return

@@ -20,8 +20,6 @@ from clearhead.operators.requirements import CHILD_NAME
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
 from clearhead.stored_json import read_json, write_json
 
-__all__ = ["load_swaps", "save_swaps"]
-
 TENSORS_FILE = "clearhead-swap.safetensors"
 CONFIG_FILE = "config.json"
 

@@ -1,5 +1,6 @@
 """Operators under names of transformers' attention interface, for all layers of a model at once."""
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +11,10 @@ from torch import Tensor, nn
 
 from clearhead._swap.operator import apply_operator
 from clearhead.errors import InputError
-from clearhead.interfaces.cross import is_cross_attention
+from clearhead.interfaces.call import is_cross_attention
 from clearhead.interfaces.huggingface import read_call, wants_weights
-from clearhead.operators.named import NAMED_OPERATORS
+from clearhead.operators.named import OPERATORS, operator_from_dict
 from clearhead.operators.requirements import requirements_of
-
-__all__ = ["register_huggingface"]
 
 PREFIX = "clearhead-"
 """The start of the names of our attention functions. A file that contains one is trusted no more than any other."""
@@ -25,14 +24,20 @@ def register_huggingface() -> tuple[str, ...]:
     """Register every operator that has a name and no parameters with transformers, for example `clearhead-symmetric`.
 
     `model.set_attn_implementation("clearhead-symmetric")` then uses it in all layers of a model that ask the attention
-    interface, with its own defaults. Masks are built as for sdpa. Return the names.
+    interface, with its own defaults; an operator that has a setting without default is left out. Masks are built as for
+    sdpa. Return the names.
     """
     names = []
-    for name, kind in NAMED_OPERATORS.items():
-        if not hasattr(kind, "build"):
+    for name, kind in OPERATORS.usable().items():
+        required = (field for field in dataclasses.fields(kind) if field.init and _has_no_default(field))
+        if not hasattr(kind, "build") and not any(required):
             names.append(PREFIX + name)
-            _register(PREFIX + name, partial(_attend, kind()))
+            _register(PREFIX + name, partial(_attend, operator_from_dict({"operator": name})))
     return tuple(names)
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _register(name: str, function: Callable[..., Any]) -> None:
@@ -44,7 +49,7 @@ def _register(name: str, function: Callable[..., Any]) -> None:
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-        raise InputError("torchvision does not fit this torch: call clearhead.ensure_torchvision() first") from error
+        raise InputError("torchvision does not fit this torch: uninstall it, or install the one that does") from error
     utilities.AttentionInterface.register(name, function)
     masks.AttentionMaskInterface.register(name, masks.sdpa_mask)  # without it, no mask arrives at all
 

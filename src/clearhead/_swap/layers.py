@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,10 +10,8 @@ from torch import nn
 
 from clearhead._swap.operator import OperatorHandler
 from clearhead.errors import InputError
-from clearhead.interfaces import AttentionNotSeenError, Layer, sdpa, torch_mha
+from clearhead.interfaces import AttentionNotSeenError, Layer, sdpa
 from clearhead.interfaces.forward import unwrap_forward, wrap_forward
-
-__all__ = ["FirstPass", "Layers", "Selected", "select_layers"]
 
 Layers = str | int | Sequence[int | str]
 """Which layers: "all", or numbers in forward-pass order and paths, as `Swap.layers` has them."""
@@ -40,7 +38,7 @@ def select_layers(model: nn.Module, layers: Sequence[Layer], which: Layers) -> l
                 f"{type(model).__name__} has no attention layer that could be found: name one by its path, "
                 "or describe where its q, k, v are"
             )
-        return [Selected(_replaceable(layer), index) for index, layer in enumerate(layers)]
+        return [Selected(_named(layer), index) for index, layer in enumerate(layers)]
     try:
         names = [which] if isinstance(which, int | str) else list(which)
     except TypeError:
@@ -59,7 +57,7 @@ def _select(model: nn.Module, layers: Sequence[Layer], name: object) -> Selected
     for index, layer in enumerate(layers):
         by_number = name == index and not isinstance(name, bool)
         if by_number or name == (layer.path or "(model)"):
-            return Selected(_replaceable(layer), index, by_number)
+            return Selected(_named(layer), index, by_number)
     if isinstance(name, str) and not any(_nested(name, layer.path) for layer in layers):
         module = dict(model.named_modules()).get(name)
         if module is not None and module is not model:
@@ -72,12 +70,8 @@ def _select(model: nn.Module, layers: Sequence[Layer], name: object) -> Selected
     )
 
 
-def _replaceable(layer: Layer) -> Layer:
-    """Return the layer with an interface at which its attention can be replaced."""
-    path = layer.path or "(model)"
-    if layer.interface == torch_mha.NAME and torch_mha.has_own_forward(layer.module):
-        return Layer(path=path, module=layer.module, interface=sdpa.NAME)
-    return Layer(path=path, module=layer.module, interface=layer.interface, details=layer.details)
+def _named(layer: Layer) -> Layer:
+    return replace(layer, path=layer.path or "(model)")
 
 
 def _nested(path: str, other: str) -> bool:
@@ -105,7 +99,7 @@ class FirstPass:
         self.order: list[tuple[str, int]] = []
         self._counts: Counter[str] = Counter()
         self._running = False
-        self._notes = [(_runs_in(layer), _Note(self, layer.path or "(model)")) for layer in layers]
+        self._notes = [(layer.runs_in or layer.module, _Note(self, layer.path or "(model)")) for layer in layers]
 
     def install(self) -> None:
         """Wrap the forwards of the model and of its layers."""
@@ -182,9 +176,3 @@ class _Note:
         if not torch.compiler.is_compiling():
             self.first_pass.note(self.path)
         return proceed(*args, **kwargs)
-
-
-def _runs_in(layer: Layer) -> nn.Module:
-    """Return the module that runs whenever the layer does: torch's encoder layers do not call theirs when fused."""
-    outer = layer.details if layer.interface == torch_mha.NAME else ()
-    return next((module for module in outer or () if isinstance(module, nn.TransformerEncoderLayer)), layer.module)

@@ -11,16 +11,6 @@ from clearhead.operators.requirements import requirements_of
 if TYPE_CHECKING:
     from clearhead._swap import Swap
 
-__all__ = [
-    "add_note",
-    "as_json",
-    "find_swaps",
-    "remove_config_note",
-    "remove_note",
-    "stored_in_config",
-    "swapped_operators",
-]
-
 _KEY, _BEFORE = "_clearhead_swaps", "_clearhead_config_note"
 
 

@@ -1,8 +1,14 @@
-"""An operator applied to an attention call, or the reason why it cannot be."""
+"""An operator applied to an attention call, or the reason why it cannot be.
+
+A step with a cache need not compute the rows of earlier tokens again: the layer that computed them keeps them. A row
+depends on the keys and values up to its token and on which of them are hidden. A cache of keys and values may be
+reordered, cropped or replaced between two steps, and a static one is overwritten in place. So the rows are stored with
+copies of all that they depend on, and used only where the step's own tensors are equal to the copies.
+"""
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,15 +16,73 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from clearhead._swap.past_rows import PastRows
 from clearhead.errors import InputError
-from clearhead.interfaces import Call, Original, sdpa
-from clearhead.interfaces.layouts import head_count
+from clearhead.interfaces import Call, Original
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.requirements import CHILD_NAME, Requirements
-from clearhead.shapes import ShapeError
+from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = ["OperatorHandler", "SwapWarning", "apply_operator"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    k: Tensor
+    v: Tensor
+    keys: Tensor
+    scale: float | None
+    rows: Tensor
+
+    def equal_length(self, k: Tensor, v: Tensor, keys: Tensor, scale: float | None) -> int:
+        """Return the number of leading tokens whose rows hold for k, v and the visible keys: all that fit, or 0."""
+        length = min(self.k.shape[-2], k.shape[-2])
+        pairs = [(self.k[..., :length, :], k[..., :length, :]), (self.v[..., :length, :], v[..., :length, :])]
+        if scale != self.scale or any((a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in pairs):
+            return 0
+        same_keys = (self.keys[..., :length] == keys[..., :length]).all()
+        return length if bool(same_keys) and all(torch.equal(a, b) for a, b in pairs) else 0
+
+
+class PastRows:
+    """The rows of the tokens in the last step with a cache, of one layer. Copies and files of a model hold none.
+
+    There are none for a step with gradients, which they would not carry, and in code that torch compiles.
+    """
+
+    def __init__(self) -> None:
+        self._stored: _Stored | None = None
+
+    def extend(
+        self,
+        compute: Callable[[int], Tensor],
+        k: Float[Tensor, "*b m d"],
+        v: Float[Tensor, "*b m e"],
+        keys: Bool[Tensor, "... #m"],
+        *,
+        scale: float | None,
+    ) -> Float[Tensor, "*b m e"]:
+        """Return the rows of all m tokens, of which only those without a stored row are computed.
+
+        compute: returns the rows from a token on
+        keys: True for the keys that are visible to later tokens
+        """
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return compute(0)
+        stored = self._stored  # another thread may replace it meanwhile
+        known = 0 if stored is None else stored.equal_length(k, v, keys, scale)
+        known = max(0, min(known, k.shape[-2] - 1))  # there is always a row to compute
+        rows = compute(known)
+        if stored is not None and known:
+            rows = torch.cat([stored.rows[..., :known, :], rows], dim=-2)
+        self._stored = _Stored(k=k.clone(), v=v.clone(), keys=keys.clone(), scale=scale, rows=rows)
+        return rows
+
+    def clear(self) -> None:
+        """Drop the rows."""
+        self._stored = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and files hold."""
+        return {"_stored": None}
+
 
 _OPTIONS = {"bias": "a position bias", "softcap": "a soft cap on scores", "sinks": "attention sinks"}
 
@@ -70,8 +134,7 @@ def apply_operator(
     """
     if call.folded is not None and call.q.ndim > 2:
         return apply_operator(operator, needs, _unfolded(call, call.folded), past).flatten(-4, -3)
-    heads = head_count(call.module)
-    if call.interface == sdpa.NAME and call.q.ndim == 5 and 1 < heads == call.q.shape[1]:  # (b, heads, windows, n, d)
+    if call.windows_last:
         return _apply(operator, needs, _windows_first(call), past).transpose(1, 2)
     return _apply(operator, needs, call, past)
 
@@ -125,7 +188,8 @@ def _windows_first(call: Call) -> Call:
         return x.reshape((1,) * (5 - x.ndim) + x.shape).transpose(1, 2)
 
     q, k, v = (x.transpose(1, 2) for x in (call.q, call.k, call.v))
-    return replace(call, q=q, k=k, v=v, mask=swap_axes(call.mask), bias=swap_axes(call.bias))
+    mask, bias = swap_axes(call.mask), swap_axes(call.bias)
+    return replace(call, q=q, k=k, v=v, mask=mask, bias=bias, windows_last=False)
 
 
 def _no_weights(call: Call, needs: Requirements) -> Tensor:

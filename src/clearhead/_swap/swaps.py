@@ -13,11 +13,11 @@ from clearhead._swap.layers import FirstPass, Layers, Selected, select_layers
 from clearhead._swap.notes import add_note, find_swaps, remove_note
 from clearhead._swap.operator import OperatorHandler, SwapWarning
 from clearhead.errors import InputError
-from clearhead.interfaces import AttentionSpec, Detach, Layer, attach, attachment_of, find, huggingface
+from clearhead.interfaces import AttentionSpec, Detach, Layer, attach, attachment_of, find
 from clearhead.interfaces.whole_model import is_captured
 from clearhead.modules import SubspaceAttention, SymmetricAttention
 from clearhead.operators.requirements import CHILD_NAME, Buildable, instantiate, requirements_of, resolve_operator
-from clearhead.private_names import COMPILED_MODEL, HF_IMPLEMENTATION
+from clearhead.private_names import COMPILED_MODEL
 
 __all__ = ["Swap", "SwapWarning", "SwappedLayer", "find_swaps", "swap"]
 
@@ -161,13 +161,6 @@ def _require_free(layer: Layer) -> None:
     for handler in [] if attachment is None else attachment.handlers:
         if isinstance(handler, OperatorHandler):
             raise InputError(f"{layer.path} has another operator already, {handler.needs.name}: undo that swap first")
-    if layer.interface == huggingface.NAME:
-        implementation = getattr(layer.module.config, HF_IMPLEMENTATION)
-        if implementation not in (None, "eager", "sdpa"):
-            raise InputError(
-                f"the model's attention is {implementation!r}, whose masks cannot be read: "
-                'call model.set_attn_implementation("sdpa") before the swap'
-            )
 
 
 def _warn_of_unused_queries(operator: Any, layers: Sequence[Layer]) -> None:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from clearhead._swap.notes import find_swaps
 from clearhead.audit.findings import ControlResult, Finding, Verdict
-from clearhead.audit.model_runs import AuditError
 from clearhead.audit.parts import Coverage, Run
 from clearhead.audit.record import DepthCurve
 from clearhead.audit.results import curves_of, findings_of
 from clearhead.audit.samples import ClaimSamples
+from clearhead.errors import AuditError
 from clearhead.interfaces.placement import full_weights
 from clearhead.loading.model import baseline_draw
 from clearhead.loading.norms import has_norms, norm_values, with_norms

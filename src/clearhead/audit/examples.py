@@ -4,16 +4,12 @@ from collections.abc import Container, Hashable
 
 from torch import Tensor
 
+from clearhead.audit.options import CONTROL_INPUTS
 from clearhead.heads import Heads, LinearMap, ResidualStream
 from clearhead.theories.example import Cache, Example, Random
 from clearhead.theories.theory import Windows
 
 __all__ = ["CONTROL_INPUTS", "make_examples"]
-
-CONTROL_INPUTS = 24
-"""Number of inputs that controls are measured on: the first ones. The values of the model are measured on all inputs.
-
-It is a multiple of the inputs that make a group."""
 
 
 def make_examples(

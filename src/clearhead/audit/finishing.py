@@ -10,10 +10,10 @@ from clearhead import __version__
 from clearhead.audit.baseline import baseline_of, with_baseline
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
-from clearhead.audit.model_runs import AuditError
 from clearhead.audit.parts import Part
 from clearhead.audit.record import AuditRecord, Timing
 from clearhead.audit.results import curves_of, findings_of, notes_of, samples_of
+from clearhead.errors import AuditError
 from clearhead.theories.catalogue import load_theories
 from clearhead.theories.reason import ReasonKind
 from clearhead.theories.theory import Need, Role, Theory
@@ -27,7 +27,7 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
     """Merge the parts, in the order of their inputs, and return the record of the audit. The parts change."""
     started = time.perf_counter()
     part = _merged(parts)
-    loaded = load_theories(part.settings["theories"])
+    loaded = load_theories(part.options["theories"])
     chosen, manifest = loaded.theories, part.manifest
     [run] = [run for run in part.runs if run.baseline is None]
     seconds, judging = dict(part.seconds), 0.0
@@ -54,14 +54,14 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
     findings = judge(findings)
     _require_length(findings)
     total = part.elapsed + time.perf_counter() - started
-    compared = part.settings["theories with a baseline"]
+    compared = part.options["baseline_for"]
     return AuditRecord(
         model=part.name,
         data=part.data,
         version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
-        measured_claims=part.settings["claims"],
+        measured_claims=part.options["claims"],
         inputs=max(run.covered.inputs, *(finding.inputs + finding.skipped for finding in findings)),
         tokens=run.covered.tokens,
         fidelity=part.fidelity,

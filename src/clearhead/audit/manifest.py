@@ -40,7 +40,8 @@ class Manifest:
     seeds: of the controls' draws, and of the models of the baseline
     plugins: the theories, and the packages and versions they come from
     swaps: the operators swapped into the model, by layer
-    command: the command and all its options; None for an audit from Python
+    options: those of the audit; manifests of earlier audits have them among those of the command
+    command: the command and its inputs; None for an audit from Python
     """
 
     weights: Mapping[str, str]
@@ -54,6 +55,7 @@ class Manifest:
     seeds: Mapping[str, Any]
     plugins: Mapping[str, str]
     swaps: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     command: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ class Manifest:
                 f"expected a manifest of the format {MANIFEST_FORMAT}; got {values.get('format')!r}. "
                 "Give the manifest.json that this version of clearhead audit wrote"
             )
+        values = {"options": {}, **values}
         types: dict[str, Any] = {"config": str | None, "tokenizer": str | None, "text": str | None, "data": str}
         types["command"] = Mapping | None
         for name in (entry.name for entry in fields(cls)):
@@ -76,7 +79,7 @@ class Manifest:
         return cls(**{entry.name: values[entry.name] for entry in fields(cls)})
 
     def differences(self, other: "Manifest") -> list[str]:
-        """Return one line for everything in which another manifest differs; the commands are not compared."""
+        """Return one line for everything in which another manifest differs; options and commands are not compared."""
         return [
             *_tensors(self.weights, other.weights),
             *(
@@ -98,7 +101,12 @@ _LABELS = {"dtype": "tensors of ", "seeds": "seed of the ", "plugins": "theory "
 
 
 def make_manifest(
-    model: nn.Module, *, data: str, seeds: Mapping[str, Any], theories: Sequence[TheorySource]
+    model: nn.Module,
+    *,
+    data: str,
+    seeds: Mapping[str, Any],
+    theories: Sequence[TheorySource],
+    options: Mapping[str, Any],
 ) -> Manifest:
     """Return the manifest of a model's audit; `data` is the checksum of the batches."""
     tensors = [value for value in model.state_dict().values() if isinstance(value, torch.Tensor)]
@@ -119,6 +127,7 @@ def make_manifest(
         seeds=seeds,
         plugins={source.key: f"{source.package} {source.version}".strip() for source in theories},
         swaps=swapped_operators(model),
+        options=options,
     )
 
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from clearhead._capture import Capture, GradientCapture, capture, capture_gradients
 from clearhead.audit.fidelity import require_tokens, tensors
+from clearhead.audit.options import AuditOptions
 from clearhead.audit.parts import Coverage, Run, Span
 from clearhead.audit.shown_inputs import input_texts
-from clearhead.errors import InputError
+from clearhead.errors import AuditError
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
 from clearhead.interfaces.placement import input_device, without_compiling
@@ -35,19 +36,12 @@ __all__ = [
 ]
 
 
-CPU = torch.device("cpu")
-
-
 @runtime_checkable
 class Observe(Protocol):
     """A function that measures attention calls."""
 
     def __call__(self, heads: Heads, *, inputs: int | None, ahead: int) -> None:
         """Measure one call of a batch of `inputs` inputs that begins `ahead` inputs before those that count."""
-
-
-class AuditError(InputError):
-    """An audit that cannot give numbers. The message names the cause and the remedy."""
 
 
 def measure(
@@ -58,36 +52,34 @@ def measure(
     observe: Observe,
     progress: Callable[[int], None],
     measured: Callable[[int], None],
+    options: AuditOptions,
     *,
-    layers: Collection[int] | None,
     checked: Sequence[str],
-    describe: Sequence[AttentionSpec],
-    allow_unseen: bool,
-    loss: Callable[[Any, Any], Tensor] | None,
-    device: torch.device = CPU,
     most: int | None = None,
     decode: Decode | None = None,
     record: Callable[[Heads], None] | None = None,
 ) -> float:
     """Run the model on the batches of the span and give every attention call to `observe`; return its seconds.
 
-    The residual stream is captured if a theory needs it, linear maps likewise, and gradients if there is a `loss`.
+    The residual stream is captured if a theory needs it, linear maps likewise, and gradients if there is a loss. Every
+    call is moved once to the device of the theories' arithmetic.
 
     measured: called after each batch with its number of inputs, when the run has counted it
-    device: of the theories' arithmetic; every call is moved there once
+    options: what they name was found, as `usable_options` does
     most: number of inputs of the audit after which the run ends
     decode: turns token ids into text; the run keeps the beginning of every input
     record: called with the attention calls of the first batch too
     """
     first, ahead = span.first - run.covered.inputs, span.lead_inputs
-    observer = _Observer(observe, layers, checked, device)
+    observer = _Observer(observe, options.layers, checked, torch.device(options.device))
+    loss = options.loss_function
     needs = frozenset[Need]().union(*(theory.needs for theory in run.theories))
     open_capture = capture if loss is None else capture_gradients
     with open_capture(
         model,
-        describe=describe,
+        describe=options.descriptions,
         keep=observer,
-        allow_unseen=allow_unseen,
+        allow_unseen=options.allow_unseen,
         residual_stream=Need.RESIDUAL_STREAM in needs,
         linear_maps=Need.WEIGHTS in needs,
     ) as captured:

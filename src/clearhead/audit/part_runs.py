@@ -4,97 +4,77 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead._swap.notes import swapped_operators
-from clearhead.audit.baseline import BASELINE_INPUTS, measure_baseline
+from clearhead.audit.baseline import BASELINE_INPUTS, baseline_seeds, draw_baselines, measure_baseline
 from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import BatchChecksum
 from clearhead.audit.engine import feed
 from clearhead.audit.fidelity import check_fidelity
 from clearhead.audit.manifest import Manifest, make_manifest
 from clearhead.audit.model_runs import (
-    AuditError,
     evaluation_mode,
     first_inputs,
     forward,
     measure,
     run_whole_model,
 )
+from clearhead.audit.options import AuditOptions, Baseline, Claims
 from clearhead.audit.parts import Part, Run, Shard, span_of
 from clearhead.audit.record import Fidelity
 from clearhead.audit.scanned_batches import Scan, require_data, same_batches, scan
 from clearhead.audit.shown_inputs import InputRecorder
+from clearhead.audit.usable import usable_options
 from clearhead.audit.workers import Workers
-from clearhead.interfaces import AttentionSpec
+from clearhead.errors import AuditError
 from clearhead.loading.encoding import Decode
 from clearhead.numerics.memory import peak_memory
 from clearhead.numerics.threads import torch_threads
-from clearhead.theories.catalogue import LoadedTheories
-from clearhead.theories.theory import ModelValues, Theory
+from clearhead.theories.catalogue import find_theories
+from clearhead.theories.theory import ModelValues, Need, Theory
 
-__all__ = ["CHECKED_INPUTS", "Setup", "measure_part"]
+__all__ = ["CHECKED_INPUTS", "measure_part"]
 
 CHECKED_INPUTS = 4
 """Number of inputs of the fidelity check, which runs the model on them four times."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What an audit measures, and how.
-
-    baselines: the models before training; compared: the theories that are measured on them
-    seeds: all seeds, for the manifest; complete_manifest: adds what only a caller knows
-    workers: number of processes that measure theories; 1 if this one does
-    """
-
-    loaded: LoadedTheories
-    claims: Literal["primary", "all"]
-    layers: Collection[int] | None
-    seed: int
-    describe: Sequence[AttentionSpec]
-    allow_unseen: bool
-    allow_swapped: bool
-    baselines: Iterable[nn.Module]
-    compared: Sequence[Theory]
-    loss: Callable[[Any, Any], Tensor] | None
-    device: torch.device
-    control_inputs: int
-    name: str
-    data: str
-    seeds: Mapping[str, Any]
-    complete_manifest: Callable[[Manifest], Manifest]
-    progress: Callable[[str, int], None]
-    notice: Callable[[str], None] = field(default=lambda line: None)
-    decode: Decode | None = None
-    workers: int = 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What else the numbers depend on, as plain values."""
-        return {
-            "theories": [theory.key for theory in self.loaded.theories],
-            "claims": self.claims,
-            "theories with a baseline": [theory.key for theory in self.compared],
-            "layers": None if self.layers is None else sorted(self.layers),
-            "descriptions": repr(list(self.describe)) if self.describe else "",
-            "loss": getattr(self.loss, "__qualname__", "") if self.loss is not None else None,
-            "device": str(self.device),
-            "control inputs": self.control_inputs,
-            "allow unseen": self.allow_unseen,
-        }
-
-
 def measure_part(
-    model: nn.Module, batches: Iterable[Any], setup: Setup, *, shard: Shard, checkpoint: Checkpoint
+    model: nn.Module,
+    batches: Iterable[Any],
+    options: AuditOptions,
+    *,
+    checkpoint: Checkpoint,
+    shard: Shard = Shard(),  # noqa: B008  it is immutable
+    baseline: Iterable[nn.Module] | None = None,
+    decode: Decode | None = None,
+    name: str = "",
+    data: str = "",
+    complete_manifest: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    progress: Callable[[str, int], None] = lambda phase, done: None,
+    notice: Callable[[str], None] = lambda line: None,
 ) -> Part:
-    """Measure the batches of a shard. An interrupted part of the same audit, saved by the checkpoint, goes on."""
+    """Measure one shard of an audit, by default all of it, without findings.
+
+    An interrupted part of the same audit, saved by the checkpoint, goes on.
+
+    baseline: the models before training; None to draw those that the options ask for
+    complete_manifest: adds to the manifest what only a command knows
+    notice: called with a line if an interrupted audit is continued, or cannot be
+    """
     started = time.perf_counter()
+    usable, loaded = usable_options(options)
+    baselines, compared = _baselines(model, batches, usable, loaded.theories, baseline)
+    seeds: dict[str, Any] = {"controls": options.seed}
+    if baselines is not None and baseline is None:
+        seeds["baseline"] = baseline_seeds(options.seed)
+    usable = replace(usable, baseline_for=tuple(theory.key for theory in compared))
     scanned = scan(batches) if shard.count > 1 else Scan()
     remaining = iter(batches)
     first = next(remaining, None)
@@ -103,50 +83,82 @@ def measure_part(
     if _length(first) == 1:
         raise AuditError("an input of one token attends to itself in every model; give longer inputs")
     with evaluation_mode(model), torch.no_grad():
-        setup.progress("check", 0)
+        progress("check", 0)
         checked = first_inputs(first, CHECKED_INPUTS)
         fidelity = check_fidelity(
             model,
             lambda: forward(model, checked),
-            describe=setup.describe,
-            allow_unseen=setup.allow_unseen,
-            allow_swapped=setup.allow_swapped,
+            describe=usable.descriptions,
+            allow_unseen=usable.allow_unseen,
+            allow_swapped=usable.allow_swapped,
         )
-        _require_layers(fidelity, setup.layers)
-        swapped = swapped_operators(model) if setup.allow_swapped else {}
-        layers = _without_swapped(fidelity, setup.layers, swapped)
+        _require_layers(fidelity, usable.layers)
+        swapped = swapped_operators(model) if usable.allow_swapped else {}
+        layers = _without_swapped(fidelity, usable.layers, swapped)
+        named = replace(options, theories=usable.theories, baseline_for=usable.baseline_for).to_dict()
         part = Part(
             shard=shard,
-            manifest=setup.complete_manifest(
-                make_manifest(model, data=scanned.checksum, seeds=setup.seeds, theories=setup.loaded.sources)
+            manifest=complete_manifest(
+                make_manifest(model, data=scanned.checksum, seeds=seeds, theories=loaded.sources, options=named)
             ),
-            settings=setup.settings,
-            name=setup.name or type(model).__name__,
-            data=setup.data or "given batches",
+            options=usable.to_dict(),
+            name=name or type(model).__name__,
+            data=data or "given batches",
             fidelity=fidelity,
             whole_model=(),
             notes=(
-                *setup.loaded.failures,
+                *loaded.failures,
                 *(f"{path} has {operator} swapped in and is not measured" for path, operator in swapped.items()),
             ),
             sizes=scanned.sizes,
-            seconds=dict.fromkeys((theory.title for theory in setup.loaded.theories), 0.0),
+            seconds=dict.fromkeys((theory.title for theory in loaded.theories), 0.0),
             check=time.perf_counter() - started,
         )
-    part = _same_audit(checkpoint.read(setup.notice), part, setup.notice) or part
-    recorder = _recorder(first, setup, fidelity, layers)
-    workers = min(setup.workers, len(fidelity.layers if layers is None else layers))
-    with Workers(workers, setup.loaded.theories) if workers > 1 else nullcontext() as processes:
-        runs = _Runs(part, setup, layers, scanned, recorder, checkpoint, processes, started)
+    part = _same_audit(checkpoint.read(notice), part, notice) or part
+    usable = replace(usable, layers=layers)
+    heads = sum(layer.heads for layer in fidelity.layers if layers is None or layer.layer in layers)
+    recorder = InputRecorder(first, loaded.theories, heads=heads, layers=layers, decode=decode)
+    workers = min(usable.workers or 1, len(fidelity.layers if layers is None else layers))
+    with Workers(workers, loaded.theories) if workers > 1 else nullcontext() as processes:
+        runs = _Runs(part, usable, scanned, recorder, checkpoint, processes, progress, decode, started)
         with evaluation_mode(model), torch.no_grad():
-            runs.measure_model(model, first, remaining, batches)
+            runs.measure_model(model, loaded.theories, first, remaining, batches)
         if sum(scanned.sizes[: shard.batches(len(scanned.sizes)).start]) < BASELINE_INPUTS:
             measure_baseline(
-                model, setup.baselines, setup.compared, functools.partial(runs.measure_baseline, batches=batches)
+                model, baselines or (), compared, functools.partial(runs.measure_baseline, batches=batches)
             )
         part.complete = True
         runs.save(always=True)
     return part
+
+
+def _baselines(
+    model: nn.Module,
+    batches: Iterable[Any],
+    options: AuditOptions,
+    theories: Sequence[Theory],
+    given: Iterable[nn.Module] | None,
+) -> tuple[Iterable[nn.Module] | None, list[Theory]]:
+    """Return the models before training, given or drawn, and the theories that are compared with them."""
+    once = iter(batches) is batches
+    if once and (given is not None or options.baseline is Baseline.ALL):
+        raise AuditError("a baseline is measured after the model, on the same inputs: give the batches as a list")
+    judged_by_it = [theory for theory in theories if Need.BASELINE in theory.needs]
+    keys = options.baseline_for
+    if given is None and options.baseline is not Baseline.NONE and not once:
+        if keys is None and options.baseline is Baseline.AUTO:
+            keys = tuple(theory.key for theory in judged_by_it)
+        if judged_by_it or options.baseline is Baseline.ALL:
+            given = draw_baselines(model, options.seed)
+        if given is None and options.baseline is Baseline.ALL:
+            raise AuditError(
+                f"cannot draw fresh random weights for {type(model).__name__}; give the models before training, or "
+                "leave the baseline out"
+            )
+    if given is None:
+        return None, []
+    wanted = None if keys is None else find_theories(keys) if keys else []
+    return given, [theory for theory in theories if wanted is None or theory in wanted]
 
 
 class _Runs:
@@ -158,16 +170,18 @@ class _Runs:
     def __init__(
         self,
         part: Part,
-        setup: Setup,
-        layers: Collection[int] | None,
+        options: AuditOptions,
         scanned: Scan,
         recorder: InputRecorder,
         checkpoint: Checkpoint,
         workers: Workers | None,
+        progress: Callable[[str, int], None],
+        decode: Decode | None,
         started: float,
     ) -> None:
-        self._part, self._setup, self._layers, self._scanned = part, setup, layers, scanned
+        self._part, self._options, self._scanned = part, options, scanned
         self._recorder, self._checkpoint, self._workers = recorder, checkpoint, workers
+        self._progress, self._decode = progress, decode
         self._started, self._elapsed = started, part.elapsed
         self._checksum = BatchChecksum()
 
@@ -188,10 +202,17 @@ class _Runs:
         part.peak_memory = None if peak is None else max(peak + added, part.peak_memory or 0)
         return part
 
-    def measure_model(self, model: nn.Module, first: Any, remaining: Iterator[Any], batches: Iterable[Any]) -> None:
+    def measure_model(
+        self,
+        model: nn.Module,
+        theories: Sequence[Theory],
+        first: Any,
+        remaining: Iterator[Any],
+        batches: Iterable[Any],
+    ) -> None:
         """Measure the audited model, or the rest of its batches, and the model as a whole."""
-        part, setup, checksum = self._part, self._setup, self._checksum
-        run = _run_of(part, setup, setup.loaded.theories)
+        part, checksum = self._part, self._checksum
+        run = _run_of(part, self._options, theories)
         if run.complete:
             require_data(part, batches)
             return
@@ -204,7 +225,7 @@ class _Runs:
         if self._workers is not None and part.shard.count == 1:
             self._workers.finish()
         if part.shard.number == 1:  # while workers still measure
-            part.whole_model = tuple(_run_whole_model(model, first, setup, part))
+            part.whole_model = tuple(_run_whole_model(model, first, theories, self._options, part))
         run.complete = True
         self.save()
 
@@ -212,7 +233,7 @@ class _Runs:
         self, model: nn.Module, theories: Sequence[Theory], number: int, norms: bool, *, batches: Iterable[Any]
     ) -> None:
         """Measure a baseline model, unless that is done."""
-        run = _run_of(self._part, self._setup, theories, number, norms)
+        run = _run_of(self._part, self._options, theories, number, norms)
         if not run.complete:
             with evaluation_mode(model), torch.no_grad():
                 self._measure(model, run, iter(batches), "baseline")
@@ -220,7 +241,7 @@ class _Runs:
 
     def _measure(self, model: nn.Module, run: Run, batches: Iterable[Any], phase: str) -> None:
         """Measure one model, or the rest of its batches."""
-        part, setup, own = self._part, self._setup, run.baseline is None
+        part, options, own = self._part, self._options, run.baseline is None
         of_shard = part.shard.batches(len(self._scanned.sizes))
         end = of_shard.stop if part.shard.count > 1 else None
         span = span_of(part.sizes, max(run.batches, of_shard.start), end)
@@ -247,16 +268,12 @@ class _Runs:
                 run,
                 span,
                 functools.partial(feed, run, seconds=part.seconds) if self._workers is None else self._workers.feed,
-                lambda done: setup.progress(phase, done),
+                lambda done: self._progress(phase, done),
                 measured,
-                layers=self._layers,
+                options,
                 checked=[layer.name for layer in part.fidelity.layers],
-                describe=setup.describe,
-                allow_unseen=setup.allow_unseen,
-                loss=setup.loss,
-                device=setup.device,
                 most=run.limit,
-                decode=setup.decode if own else None,
+                decode=self._decode if own else None,
                 record=self._recorder if own else None,
             )
 
@@ -275,7 +292,7 @@ def _same_audit(saved: Part | None, part: Part, notice: Callable[[str], None]) -
 
 
 def _run_of(
-    part: Part, setup: Setup, theories: Sequence[Theory], baseline: int | None = None, norms: bool = False
+    part: Part, options: AuditOptions, theories: Sequence[Theory], baseline: int | None = None, norms: bool = False
 ) -> Run:
     """Return the part's run of a model; a new one if there is none."""
     for run in part.runs:
@@ -285,13 +302,13 @@ def _run_of(
     part.runs.append(
         Run(
             theories=theories,
-            seed=setup.seed,
+            seed=options.seed,
             controls=own,
             claims=None
-            if setup.claims == "all"
+            if options.claims is Claims.ALL
             else frozenset(claim for theory in theories for claim in theory.deciding_claims),
             limit=None if own else BASELINE_INPUTS,
-            control_inputs=setup.control_inputs,
+            control_inputs=options.control_inputs,
             baseline=baseline,
             norms=norms,
         )
@@ -299,21 +316,19 @@ def _run_of(
     return part.runs[-1]
 
 
-def _run_whole_model(model: nn.Module, batch: Any, setup: Setup, part: Part) -> Iterator[ModelValues]:
-    run_once = functools.partial(run_whole_model, model, describe=setup.describe, allow_unseen=setup.allow_unseen)
-    for theory in setup.loaded.theories:
+def _run_whole_model(
+    model: nn.Module, batch: Any, theories: Sequence[Theory], options: AuditOptions, part: Part
+) -> Iterator[ModelValues]:
+    run_once = functools.partial(
+        run_whole_model, model, describe=options.descriptions, allow_unseen=options.allow_unseen
+    )
+    for theory in theories:
         if theory.on_model is not None:
             start = time.perf_counter()
-            yield theory.on_model(run_once, batch, setup.seed)
+            yield theory.on_model(run_once, batch, options.seed)
             taken = time.perf_counter() - start
             part.seconds[theory.title] += taken
             part.measuring += taken
-
-
-def _recorder(batch: Any, setup: Setup, fidelity: Fidelity, layers: Collection[int] | None) -> InputRecorder:
-    """Return a recorder of what the report shows of the first batch."""
-    heads = sum(layer.heads for layer in fidelity.layers if layers is None or layer.layer in layers)
-    return InputRecorder(batch, setup.loaded.theories, heads=heads, layers=layers, decode=setup.decode)
 
 
 def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:
@@ -323,8 +338,8 @@ def _require_layers(fidelity: Fidelity, layers: Collection[int] | None) -> None:
 
 
 def _without_swapped(
-    fidelity: Fidelity, layers: Collection[int] | None, swapped: Mapping[str, str]
-) -> Collection[int] | None:
+    fidelity: Fidelity, layers: tuple[int, ...] | None, swapped: Mapping[str, str]
+) -> tuple[int, ...] | None:
     """Return the layers to measure, without those that have a swapped operator."""
     if not swapped:
         return layers
@@ -332,7 +347,7 @@ def _without_swapped(
     measured &= set(measured if layers is None else layers)
     if not measured:
         raise AuditError("every selected layer has a swapped operator; select another layer, or undo a swap")
-    return measured
+    return tuple(sorted(measured))
 
 
 def _length(batch: Any) -> int | None:

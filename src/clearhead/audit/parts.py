@@ -206,7 +206,8 @@ class Run:
 class Part:
     """Everything that one process has measured of an audit.
 
-    manifest, settings: what the numbers depend on; parts of one audit have the same
+    manifest, options: what the numbers depend on; parts of one audit have the same, but for the number of workers.
+        `options` are plain values, with the descriptions that a file holds in place of its path
     sizes: numbers of inputs of the batches of the whole audit, as far as they are known
     checksum: of the batches before the next one of the audited model
     seconds: by theory; check, elapsed: of the fidelity check, and of everything
@@ -216,7 +217,7 @@ class Part:
 
     shard: Shard
     manifest: Manifest
-    settings: Mapping[str, Any]
+    options: Mapping[str, Any]
     name: str
     data: str
     fidelity: Fidelity
@@ -246,7 +247,7 @@ class Part:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], load: Callable[[Sequence[str]], Sequence[Theory]]) -> "Part":
         """Return the part that `state` was taken of. `load` returns theories by key."""
-        theories = load(state["settings"]["theories"])
+        theories = load(state["options"]["theories"])
         return cls(
             **{
                 **state,
@@ -267,9 +268,9 @@ class Part:
         return [
             *self.manifest.differences(theirs),
             *(
-                f"{key}: {self.settings.get(key)}, now {other.settings.get(key)}"
-                for key in dict.fromkeys((*self.settings, *other.settings))
-                if self.settings.get(key) != other.settings.get(key)
+                f"{name.replace('_', ' ')}: {self.options.get(name)}, now {other.options.get(name)}"
+                for name in dict.fromkeys((*self.options, *other.options))
+                if name != "workers" and self.options.get(name) != other.options.get(name)
             ),
         ]
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clearhead.audit.checksums import BatchChecksum
-from clearhead.audit.model_runs import AuditError, count_inputs
+from clearhead.audit.model_runs import count_inputs
 from clearhead.audit.parts import Part
+from clearhead.errors import AuditError
 
 __all__ = ["Scan", "require_data", "same_batches", "scan"]
 

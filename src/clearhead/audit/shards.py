@@ -5,7 +5,7 @@ once for an audit and not for each input (the whole model under symmetries) is i
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +13,57 @@ from torch import nn
 
 from clearhead.audit.checkpoint import Checkpoint, read_part
 from clearhead.audit.finishing import finish_audit
+from clearhead.audit.options import takes_options
+from clearhead.audit.part_runs import measure_part
 from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
-from clearhead.audit.run import measure_audit
+from clearhead.audit.run import options_and_baseline
 from clearhead.errors import InputError
+from clearhead.loading.encoding import Decode
 
 __all__ = ["audit_shard", "merge_parts", "merge_shards", "read_shards", "shard_from_environment"]
 
 
-def audit_shard(model: nn.Module, batches: Iterable[Any], *, shard: str, folder: str | Path, **options: Any) -> Path:
+@takes_options
+def audit_shard(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    shard: str,
+    folder: str | Path,
+    decode: Decode | None = None,
+    name: str = "",
+    data: str = "",
+    progress: Callable[[str, int], None] | None = None,
+    **options: Any,
+) -> Path:
     """Measure one shard of an audit and write its file, to be merged by `merge_shards`.
 
     An interrupted shard goes on when it is called again.
 
     batches: all batches of the audit, the same in every shard; not an iterator
     shard: such as 2/4, the second of four
-    options: those of `clearhead.audit`, the same in every shard
+    decode, name, data, progress: as for `clearhead.audit`
+
+    The options are the same in every shard:
     """
     wanted = Shard.parse(shard)
     path = Path(folder) / wanted.file_name
     checkpoint = Checkpoint(path)
+    chosen, baseline = options_and_baseline(options)
     with checkpoint.locked():
-        measure_audit(model, batches, shard=wanted, checkpoint=checkpoint, **options)
+        measure_part(
+            model,
+            batches,
+            chosen,
+            shard=wanted,
+            checkpoint=checkpoint,
+            baseline=baseline,
+            decode=decode,
+            name=name,
+            data=data,
+            progress=progress or (lambda phase, done: None),
+        )
     return path
 
 

@@ -1,1 +1,1 @@
-"""Calibration of the audit: how often it detects planted heads, and how often it calls heads of random models."""
+"""Calibration of the audit: how often it detects planted heads, and how often it flags heads of random models."""

@@ -10,17 +10,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.shapes import Float
 
-__all__ = [
-    "Planted",
-    "PlantedAttention",
-    "PlantedModel",
-    "Shape",
-    "draw_tokens",
-    "in_batches",
-    "planted_head",
-    "planted_heads",
-]
-
 BATCH_SIZE = 12
 
 

@@ -1,19 +1,24 @@
-"""Models of four families with random weights, as the null of all theories together."""
+"""Models of four families with random weights, as the null of all theories together, and the sizes of a model.
+
+Planted heads have the sizes of the model that is audited, and of its inputs.
+"""
 
 import importlib
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from clearhead.calibration.planted_model import BATCH_SIZE
+from clearhead._capture import capture
+from clearhead.audit.model_runs import evaluation_mode, forward
+from clearhead.calibration.planted_model import BATCH_SIZE, Shape
 from clearhead.errors import InputError
+from clearhead.heads import Heads
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.loading.huggingface import Draw, baseline_of
-
-__all__ = ["FAMILIES", "RandomModels", "families"]
 
 FAMILIES = ("BERT", "GPT-2", "Llama", "ViT")
 LAYERS, HEADS, WIDTH, TOKENS, VOCABULARY, IMAGE, PATCH = 2, 4, 32, 24, 101, 20, 4
@@ -88,3 +93,39 @@ def _images(seed: int) -> list[dict[str, torch.Tensor]]:
     coarse = torch.randn(INPUTS, 3, IMAGE // 2, IMAGE // 2, generator=generator)
     images = torch.nn.functional.interpolate(coarse, size=(IMAGE, IMAGE), mode="bilinear")
     return [{"pixel_values": batch} for batch in torch.split(images, BATCH_SIZE)]
+
+
+def shape_of(model: nn.Module, batches: Iterable[Any]) -> Shape:
+    """Return the number of layers and inputs, and the median of heads, widths and tokens over layers or inputs."""
+    calls: list[tuple[int, int, int]] = []
+    lengths: list[int] = []
+
+    def keep(heads: Heads) -> None:
+        _, count, _, head_dim = heads.v.shape
+        width = count * head_dim if heads.values_from is None else heads.values_from.x.shape[-1]
+        calls.append((count, head_dim, width))
+        if heads.layer == 0:
+            lengths.extend(_lengths(heads))
+
+    with evaluation_mode(model), torch.no_grad(), capture(model, keep=keep) as captured:
+        for batch in batches:
+            forward(model, batch)
+    sizes = (statistics.median_low(values) for values in zip(*calls, strict=True))
+    heads, head_dim, width = sizes
+    return Shape(
+        layers=len(captured.layers),
+        heads=heads,
+        head_dim=head_dim,
+        width=max(width, head_dim),
+        tokens=statistics.median_low(lengths),
+        inputs=len(lengths),
+    )
+
+
+def _lengths(heads: Heads) -> list[int]:
+    """Return the number of tokens of every input that are not padding."""
+    inputs, tokens = len(heads.k) // heads.windows, heads.k.shape[-2]
+    if heads.mask is None:
+        return [tokens] * inputs
+    visible = heads.mask.any(dim=-2).any(dim=1).expand(len(heads.k), tokens)
+    return [int(row.sum()) for row in visible[:: heads.windows]]

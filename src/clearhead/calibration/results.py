@@ -13,11 +13,11 @@ import numpy as np
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.stored_json import DamagedFileError, read_json, write_json
 
-__all__ = ["CALLED", "Calibration", "Count", "PlantedCounts", "RandomCounts", "RandomLevel", "shipped_calibration"]
+__all__ = ["FLAGGED", "Calibration", "Count", "PlantedCounts", "RandomCounts", "RandomLevel", "shipped_calibration"]
 
 FORMAT = "clearhead-calibration/1"
 SHIPPED = "shipped.json"
-CALLED = (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED)
+FLAGGED = (Verdict.SUPPORTED, Verdict.PARTLY_SUPPORTED)
 """The verdicts by which the audit says that a head follows a theory."""
 WITHOUT_TEST = (Verdict.NOT_APPLICABLE, Verdict.UNDECIDED, Verdict.TRUE_BY_CONSTRUCTION)
 POWER = 0.8
@@ -52,9 +52,9 @@ class PlantedCounts:
             verdicts[str(finding.verdict)] = verdicts.get(str(finding.verdict), 0) + 1
         judged = [f for f in others if f.claim.statistic == primary and f.verdict not in WITHOUT_TEST]
         self.other_heads += len(judged)
-        self.other_called += sum(f.verdict in CALLED for f in judged)
+        self.other_called += sum(f.verdict in FLAGGED for f in judged)
 
-    def count(self, statistic: str, verdicts: Iterable[Verdict] = CALLED) -> Count:
+    def count(self, statistic: str, verdicts: Iterable[Verdict] = FLAGGED) -> Count:
         """Return how many planted heads have one of the verdicts, by default one that says they follow the theory."""
         counts = self.verdicts.get(statistic, {})
         return Count(sum(counts.get(str(verdict), 0) for verdict in verdicts), self.heads)
@@ -72,7 +72,7 @@ class RandomLevel:
 
 @dataclass(slots=True, kw_only=True)
 class RandomCounts:
-    """Random models: audited, with a tested head, with a called head; and heads: tested, called.
+    """Random models: audited, with a tested head, with a flagged head; and heads: tested, flagged.
 
     published: the median over heads in every model, by statistic as published
     """
@@ -87,12 +87,12 @@ class RandomCounts:
     def add(self, findings: Iterable[Finding], published: Iterable[Finding] = ()) -> None:
         """Count the findings of one model on one claim, and keep those on statistics as published."""
         counts = Counter(finding.verdict for finding in findings if finding.verdict not in WITHOUT_TEST)
-        called = sum(counts[verdict] for verdict in CALLED)
+        flagged = sum(counts[verdict] for verdict in FLAGGED)
         self.audited += 1
         self.models += bool(counts)
-        self.called_models += bool(called)
+        self.called_models += bool(flagged)
         self.heads += counts.total()
-        self.called_heads += called
+        self.called_heads += flagged
         values = defaultdict(list)
         for finding in published:
             if math.isfinite(finding.value):
@@ -175,13 +175,13 @@ class Calibration:
         return smallest
 
     def counts(self, theory: str) -> list[Count]:
-        """Return the detected heads of strengths 1 and .5, and the random models called; [] if not planted."""
+        """Return the detected heads of strengths 1 and .5, and the random models flagged; [] if not planted."""
         planted = self.strengths(theory)
         if not {1.0, 0.5} <= set(planted):
             return []
         random = self.random_counts(theory)
-        called = [Count(random.called_models, random.models)] if random.models else []
-        return [self.detected(theory, 1.0), self.detected(theory, 0.5), *called]
+        flagged = [Count(random.called_models, random.models)] if random.models else []
+        return [self.detected(theory, 1.0), self.detected(theory, 0.5), *flagged]
 
     def sentence(self, theory: str) -> str:
         """Return the power and the false positives of a theory in words; "" if neither was measured."""
@@ -196,7 +196,7 @@ class Calibration:
                 parts.append(f"{name} {detected}{weaker}")
         random = self.random_counts(theory)
         if random.models:
-            parts.append(f"random models called {Count(random.called_models, random.models)}")
+            parts.append(f"random models flagged {Count(random.called_models, random.models)}")
         return "; ".join(parts)
 
     def write(self, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 
 from clearhead import __version__
 from clearhead.audit.baseline import BASELINE_DRAWS
-from clearhead.audit.run import audit
+from clearhead.audit.options import AuditOptions, Baseline, Claims
+from clearhead.audit.run import audit_with
 from clearhead.calibration.planted_model import Shape
 from clearhead.calibration.planting import PLANTS, VARIANTS, Plant
 from clearhead.calibration.random_models import RandomModels
@@ -33,22 +34,21 @@ OF_VARIANTS = 2000
 class CalibrationRequest:
     """What to calibrate.
 
-    theories: keys; all by default
+    options: the theories, the seed of all random draws, the device and the number of workers; all claims are measured
     repeats: planted heads of each strength; models: random models, taken from the families in turn
     model: name of the model whose sizes are used; "" for none
     """
 
-    theories: Sequence[str] = ()
+    options: AuditOptions = field(default_factory=AuditOptions)
     repeats: int = 20
     models: int = 20
-    seed: int = 0
     shape: Shape = field(default_factory=Shape)
     strengths: Sequence[float] = STRENGTHS
     model: str = ""
 
     def settings(self) -> dict[str, Any]:
         """Return what the counts depend on, except for how many there are."""
-        return {"seed": self.seed, "model": self.model, "shape": asdict(self.shape)}
+        return {"seed": self.options.seed, "model": self.model, "shape": asdict(self.shape)}
 
 
 def calibrate(
@@ -62,7 +62,7 @@ def calibrate(
 
     progress: called with what is being audited, the number of audits done and their total
     """
-    theories = find_theories(request.theories)
+    theories = find_theories(request.options.theories)
     calibration = _begin(request, path)
     for theory in theories:
         calibration.primary[theory.key] = next(c.statistic for c in theory.claims if c.role is Role.PRIMARY)
@@ -134,15 +134,13 @@ def _audit_planted(
     request: CalibrationRequest, theory: Theory, row: _Row, first: int, count: int, primary: Mapping[str, str]
 ) -> None:
     """Audit one model in which `count` layers have a planted head."""
-    entropy = (request.seed, OF_PLANTED, list(PLANTS).index(theory.key), row.number, first)
+    entropy = (request.options.seed, OF_PLANTED, list(PLANTS).index(theory.key), row.number, first)
     planted = row.plant(request.shape, row.strength, count, _generator(*entropy, 0))
     draws = [planted.draw_baseline(_generator(*entropy, 1 + draw)) for draw in range(BASELINE_DRAWS)]
-    record = audit(
+    record = audit_with(
+        _of_one_model(request, [theory], _seed(*entropy)),
         planted.model,
         planted.batches,
-        theories=[theory.key],
-        claims="all",
-        seed=_seed(*entropy),
         baseline=draws if Need.BASELINE in theory.needs else None,
     )
     findings = [f for f in record.findings if f.claim.unit is Unit.HEAD and f.claim.role is not Role.PUBLISHED]
@@ -177,16 +175,13 @@ def _audit_random(
     index: int,
     calibration: Calibration,
 ) -> None:
-    seeds = [_seed(request.seed, OF_RANDOM, index, draw) for draw in range(BASELINE_DRAWS + 2)]
-    compared = [theory.key for theory in theories if Need.BASELINE in theory.needs]
-    record = audit(
+    seeds = [_seed(request.options.seed, OF_RANDOM, index, draw) for draw in range(BASELINE_DRAWS + 2)]
+    compared = tuple(theory.key for theory in theories if Need.BASELINE in theory.needs)
+    record = audit_with(
+        replace(_of_one_model(request, theories, seeds[0]), baseline_for=compared),
         family.draw(seeds[0]),
         family.batches(seeds[1]),
-        theories=[theory.key for theory in theories],
-        claims="all",
-        seed=seeds[0],
         baseline=[family.draw(seed) for seed in seeds[2:]] if compared else None,
-        baseline_for=compared,
     )
     by_theory = calibration.random.setdefault(family.name, {})
     for theory in theories:
@@ -195,6 +190,12 @@ def _audit_random(
             (f for f in findings if f.claim.statistic == calibration.primary[theory.key]),
             (f for f in findings if f.claim.role is Role.PUBLISHED),
         )
+
+
+def _of_one_model(request: CalibrationRequest, theories: Sequence[Theory], seed: int) -> AuditOptions:
+    """Return the options of the audit of one model, whose baseline is given."""
+    keys = tuple(theory.key for theory in theories)
+    return replace(request.options, theories=keys, claims=Claims.ALL, seed=seed, baseline=Baseline.NONE)
 
 
 def _seed(*entropy: int) -> int:

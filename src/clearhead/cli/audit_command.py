@@ -1,11 +1,9 @@
 """`clearhead audit`: load the model and its inputs, run the audit, write the report and print it."""
 
 import dataclasses
-import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from clearhead._swap import SwapWarning, load_swaps, swap
 from clearhead.audit.baseline import BASELINE_DRAWS, BASELINE_INPUTS
@@ -13,39 +11,29 @@ from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import text_checksum
 from clearhead.audit.estimate import Estimate, estimate
 from clearhead.audit.manifest import Manifest
+from clearhead.audit.options import AuditOptions, layer_numbers
+from clearhead.audit.part_runs import measure_part
 from clearhead.audit.parts import Part, Shard
 from clearhead.audit.record import AuditRecord
-from clearhead.audit.run import measure_audit, usable_device
-from clearhead.audit.workers import usable_workers
+from clearhead.audit.usable import usable_options
 from clearhead.cli.console import ProgressBar, printing
-from clearhead.cli.failure import CommandError, RunInterruptedError, TerminatedError
+from clearhead.cli.failure import RunInterruptedError, TerminatedError
 from clearhead.cli.import_path import allow_current_folder
 from clearhead.cli.inputs import Inputs, Source, find_source, make_inputs
 from clearhead.cli.models import load_named_model
-from clearhead.cli.options import Baseline
 from clearhead.cli.request import AuditRequest
-from clearhead.interfaces import AttentionSpec, read_descriptions
 from clearhead.loading.huggingface import tokenizer_files
 from clearhead.loading.model import LoadedModel
-from clearhead.loading.objects import load_function
 from clearhead.report.folder import ReportFolder, WrittenReport, report_folder
 from clearhead.report.json_file import audit_as_text
-from clearhead.report.terminal import print_audit
-from clearhead.report.terminal_summary import print_summary
+from clearhead.report.terminal import print_audit, print_summary
 from clearhead.report.wording import amount_of_memory, duration
 from clearhead.storage import lock_folder, sha256_of_file
-from clearhead.theories.catalogue import find_theories
 
 __all__ = [
-    "AuditResult", "CheckedRequest", "check_request", "measure_request", "print_estimate", "print_result", "run_audit",
-    "run_estimate",
+    "AuditResult", "check_request", "measure_request", "print_estimate", "print_result", "run_audit", "run_estimate",
 ]  # fmt: skip
 
-_BASELINES: dict[Baseline, Literal["auto", "all"] | None] = {
-    Baseline.AUTO: "auto",
-    Baseline.ALL: "all",
-    Baseline.NONE: None,
-}
 _PHASES = {"check": "checking the capture", "measure": "measuring inputs"}
 
 
@@ -82,12 +70,12 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
     folder: ReportFolder | None = None
     file = request.out / Shard().file_name
     try:
-        checked = check_request(request)
+        source = check_request(request)
         with report_folder(request.out):
             pass  # a report can be written there
         checkpoint = Checkpoint(file)
         with lock_folder(request.out), checkpoint.locked():
-            record = checkpoint.finish(measure_request(checked, bar, Shard(), checkpoint))
+            record = checkpoint.finish(measure_request(request, source, bar, Shard(), checkpoint))
             with report_folder(request.out) as folder:
                 report = folder.write(record)
             checkpoint.remove()
@@ -100,41 +88,25 @@ def run_audit(request: AuditRequest, bar: ProgressBar) -> AuditResult:
         raise RunInterruptedError(outcome, signal) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedRequest:
-    """A request whose options were checked, with the files that they name."""
-
-    request: AuditRequest
-    layers: set[int] | None
-    describe: list[AttentionSpec]
-    source: Source
+def check_request(request: AuditRequest) -> Source:
+    """Check the options before the model is loaded, and read its inputs. Raise InputError for a bad option."""
+    usable_options(dataclasses.replace(request.options, loss=None))  # a loss is code, and imported after the model
+    return find_source(request)
 
 
-def check_request(request: AuditRequest) -> CheckedRequest:
-    """Check the options before the model is loaded. Raise InputError for a bad one."""
-    layers = None if request.layers is None else _layer_numbers(request.layers)
-    find_theories(request.theories)
-    usable_workers(request.workers, usable_device(request.device))
-    describe = [] if request.describe is None else read_descriptions(request.describe)
-    return CheckedRequest(request=request, layers=layers, describe=describe, source=find_source(request))
-
-
-def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, checkpoint: Checkpoint) -> Part:
+def measure_request(request: AuditRequest, source: Source, bar: ProgressBar, shard: Shard, file: Checkpoint) -> Part:
     """Load the model and measure a shard of the audit; all of it is shard 1/1."""
-    request = checked.request
-    bar.update("loading the model", 0, None)
-    loaded = _load(request)
-    inputs = make_inputs(request, loaded, checked.source)
+    loaded, inputs = _load(request, source, bar)
     total = inputs.count if shard.count == 1 else None
-    return measure_audit(
+    return measure_part(
         loaded.model,
         inputs.batches,
-        **_options(checked),
+        _options(request),
         name=loaded.name,
         data=inputs.name,
         decode=loaded.decode,
         progress=_Phases(bar, total),
-        checkpoint=checkpoint,
+        checkpoint=file,
         shard=shard,
         complete_manifest=lambda manifest: _with_command(manifest, request, loaded, inputs),
         notice=bar.notice,
@@ -143,34 +115,14 @@ def measure_request(checked: CheckedRequest, bar: ProgressBar, shard: Shard, che
 
 def run_estimate(request: AuditRequest, bar: ProgressBar) -> Estimate:
     """Load the model, measure its first inputs, and return what the audit would take."""
-    checked = check_request(request)
-    bar.update("loading the model", 0, None)
-    loaded = _load(request)
-    inputs = make_inputs(request, loaded, checked.source)
+    loaded, inputs = _load(request, check_request(request), bar)
     bar.update("measuring the first inputs", 0, None)
-    return estimate(
-        loaded.model,
-        inputs.batches,
-        **_options(checked),
-    )
+    return estimate(loaded.model, inputs.batches, _options(request))
 
 
-def _options(checked: CheckedRequest) -> dict[str, Any]:
-    """Return the options of the request that `audit` takes too."""
-    request = checked.request
-    return {
-        "theories": request.theories,
-        "claims": request.claims.value,
-        "layers": checked.layers,
-        "seed": request.seed,
-        "describe": checked.describe,
-        "allow_unseen": request.allow_unseen,
-        "allow_swapped": request.swap is not None,
-        "baseline": _BASELINES[request.baseline],
-        "loss": None if request.loss is None else load_function(request.loss),
-        "device": request.device,
-        "workers": request.workers,
-    }
+def _options(request: AuditRequest) -> AuditOptions:
+    """Return the options of the audit, which does not measure what the request swaps."""
+    return request.options if request.swap is None else dataclasses.replace(request.options, allow_swapped=True)
 
 
 def print_estimate(found: Estimate) -> None:
@@ -200,14 +152,15 @@ def print_result(result: AuditResult, *, as_json: bool, details: bool = False) -
             console.print(line, style="bold", soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
-def _load(request: AuditRequest) -> LoadedModel:
+def _load(request: AuditRequest, source: Source, bar: ProgressBar) -> tuple[LoadedModel, Inputs]:
     """Load the model, and allow imports from the current folder for the functions that the request names."""
+    bar.update("loading the model", 0, None)
     loaded = load_named_model(request.model, max_tokens=request.max_tokens)
     if request.swap is not None:
         loaded = _swapped(loaded, request.swap)
-    if objects := [path for path in (request.batches, request.loss) if path is not None]:
+    if objects := [path for path in (request.batches, request.options.loss) if isinstance(path, str)]:
         allow_current_folder(objects)
-    return loaded
+    return loaded, make_inputs(request, loaded, source)
 
 
 def _swapped(loaded: LoadedModel, description: str) -> LoadedModel:
@@ -218,34 +171,16 @@ def _swapped(loaded: LoadedModel, description: str) -> LoadedModel:
             load_swaps(loaded.model, description)
         else:
             name, _, layers = description.partition(":")
-            swap(loaded.model, name, layers=sorted(_layer_numbers(layers, "--swap")) if layers else "all")
+            swap(loaded.model, name, layers=layer_numbers(layers, "--swap") if layers else "all")
     return dataclasses.replace(loaded, name=f"{loaded.name} with {description}")
 
 
 def _with_command(manifest: Manifest, request: AuditRequest, loaded: LoadedModel, inputs: Inputs) -> Manifest:
-    """Add to the manifest what only the command knows: its options, the text and the tokenizer.
-
-    The theories are named, so that a theory installed later is not part of a rerun.
-    """
+    """Add to the manifest what only the command knows: its inputs, the text and the tokenizer."""
     files = [] if loaded.folder is None or not (loaded.encode or loaded.processor) else tokenizer_files(loaded.folder)
-    request = dataclasses.replace(request, theories=tuple(manifest.plugins))
     return dataclasses.replace(
         manifest,
         tokenizer=text_checksum(f"{file.name} {sha256_of_file(file)}" for file in files) if files else None,
         text=inputs.checksum,
         command={"name": "audit", "options": request.to_dict()},
     )
-
-
-def _layer_numbers(text: str, option: str = "--layers") -> set[int]:
-    """Return the layers of a list such as 0,2,5 or 0-3."""
-    layers: set[int] = set()
-    for item in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", item)
-        if match is None:
-            raise CommandError(f"{option} takes numbers of at most four digits, such as 0,2,5 or 0-3, not {text!r}")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first:
-            raise CommandError(f"{option} {item.strip()} runs backwards; give {last}-{first}")
-        layers.update(range(first, last + 1))
-    return layers

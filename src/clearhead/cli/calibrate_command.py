@@ -1,4 +1,4 @@
-"""`clearhead calibrate`: measure how often the audit detects planted heads and calls heads of random models."""
+"""`clearhead calibrate`: measure how often the audit detects planted heads and flags heads of random models."""
 
 import functools
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.audit.findings import Verdict
-from clearhead.calibration.model_shape import shape_of
+from clearhead.audit.options import AuditOptions
 from clearhead.calibration.planted_model import Shape
-from clearhead.calibration.random_models import RandomModels, families
+from clearhead.calibration.random_models import RandomModels, families, shape_of
 from clearhead.calibration.results import Calibration, Count, RandomCounts
 from clearhead.calibration.runs import CalibrationRequest, calibrate
 from clearhead.cli.console import ProgressBar, printing
@@ -46,7 +46,7 @@ class CalibrationFiles:
 
 
 def run_calibration(
-    model: str | None, *, theories: tuple[str, ...], repeats: int, models: int, seed: int, out: Path, bar: ProgressBar
+    model: str | None, options: AuditOptions, *, repeats: int, models: int, out: Path, bar: ProgressBar
 ) -> CalibrationFiles:
     """Run the calibration and write its counts, table and plot. Counts that `out` holds are not measured again."""
     bar.update("preparing", 0, None)
@@ -54,7 +54,7 @@ def run_calibration(
         with lock_folder(out):
             shape, random_models = (Shape(), families()) if model is None else _like(model)
             request = CalibrationRequest(
-                theories=theories, repeats=repeats, models=models, seed=seed, shape=shape, model=model or ""
+                options=options, repeats=repeats, models=models, shape=shape, model=model or ""
             )
             calibration = calibrate(request, random_models, path=out / COUNTS_FILE, progress=bar.update)
             write_text(out / TABLE_FILE, as_page(calibration))
@@ -92,7 +92,7 @@ def planted_table(calibration: Calibration) -> Table:
         ),
         Field(title="supported", cells=[str(count) for count in supported], rank=1),
         Field(
-            title="other heads called",
+            title="other heads flagged",
             cells=[str(Count(count.other_called, count.other_heads)) for count in counts],
             rank=1,
         ),
@@ -110,13 +110,13 @@ def random_table(calibration: Calibration) -> Table:
     return [
         Field(title="theory", cells=[theory for theory, _ in rows] if calibration.random else [], text=True),
         Field(title="random models", cells=[family or "all" for _, family in rows], text=True),
-        Field(title="models called", cells=[str(count) for count in models]),
+        Field(title="models flagged", cells=[str(count) for count in models]),
         Field(
             title="false positives, % [95% interval]",
             short="false positives, %",
             cells=[percentage(_flags(count)) for count in models],
         ),
-        Field(title="heads called", cells=[str(Count(count.called_heads, count.heads)) for count in counts], rank=1),
+        Field(title="heads flagged", cells=[str(Count(count.called_heads, count.heads)) for count in counts], rank=1),
     ]
 
 
@@ -181,8 +181,8 @@ def draw_power(calibration: Calibration) -> str:
         plot_percentage(panel, strengths, [_flags(count) for count in detected], label="planted heads", colour=0)
         random = calibration.random_counts(theory)
         if random.models:
-            called = [_flags(Count(random.called_models, random.models))] * 2
-            plot_percentage(panel, [0.0, 1.0], called, label="random models", colour=1)
+            flagged = [_flags(Count(random.called_models, random.models))] * 2
+            plot_percentage(panel, [0.0, 1.0], flagged, label="random models", colour=1)
         finish_panel(panel, title=theory, x="planted strength", y="detected, %", y_range=(-3.0, 103.0))
     return as_svg(figure)
 

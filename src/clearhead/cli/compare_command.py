@@ -12,8 +12,7 @@ from clearhead.cli.confirmed import Typed, confirm, require_other_folder
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
-from clearhead.report.comparison import comparison_as_json
-from clearhead.report.comparison_terminal import print_comparison
+from clearhead.report.comparison import comparison_as_json, print_comparison
 from clearhead.report.folder import WrittenComparison, report_folder
 from clearhead.storage import lock_folder
 
@@ -75,11 +74,12 @@ def _stored(name: str) -> StoredAudit | None:
 
 def _options(manifest: Manifest, name: str) -> AuditRequest:
     """Return the request of the audit that wrote a manifest."""
-    if manifest.command is None:
+    request = AuditRequest.of_manifest(manifest)
+    if request is None:
         raise CommandError(
             f"{name} is of an audit from Python, so its inputs are not known here; compare with clearhead.compare"
         )
-    return AuditRequest.from_dict(manifest.command.get("options"))
+    return request
 
 
 def _audit(request: AuditRequest, *, model: str, swap: str | None, name: str, bar: ProgressBar) -> Audited:

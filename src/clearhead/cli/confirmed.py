@@ -4,7 +4,6 @@ A manifest holds the options of its audit. Numbers, choices and names of Clearhe
 code, so they are typed again. Paths open files, so they are typed again, or confirmed all at once.
 """
 
-import dataclasses
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from typing import Any
 from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
 from clearhead.loading.model import DEMOS
-from clearhead.operators.named import NAMED_OPERATORS
+from clearhead.operators.named import OPERATORS
 
 __all__ = ["NAMED", "Typed", "confirm", "require_other_folder"]
 
@@ -59,13 +58,13 @@ def confirm(stored: AuditRequest, report: Path, typed: Typed) -> AuditRequest:
     or if a path is no regular file and no folder.
     """
     chosen = {name: typed.values.get(name) for name in NAMED}
-    needed = [name for name in NAMED if chosen[name] is None and not _is_harmless(name, getattr(stored, name))]
-    trusted = [name for name in needed if typed.trust_paths and _is_path(name, str(getattr(stored, name)))]
+    needed = [name for name in NAMED if chosen[name] is None and not _is_harmless(name, stored[name])]
+    trusted = [name for name in needed if typed.trust_paths and _is_path(name, str(stored[name]))]
     if missing := [name for name in needed if name not in trusted]:
         raise CommandError(_remedy(stored, report, typed, missing))
-    request = dataclasses.replace(stored, **{name: value for name, value in chosen.items() if value is not None})
+    request = stored.with_values({name: value for name, value in chosen.items() if value is not None})
     for name in PATHS:
-        value = getattr(request, name)
+        value = request[name]
         if name in trusted or isinstance(value, Path):
             _require_regular(typed.option(name), Path(value))
     return request
@@ -87,10 +86,10 @@ def require_other_folder(out: Path, report: Path) -> None:
 
 def _is_harmless(name: str, value: Any) -> bool:
     """Return whether an option of a manifest names nothing but what comes with Clearhead."""
-    if value is None:
+    if value is None or value == ():
         return True
     if name == "swap":  # a folder of this name would be read instead of the operator
-        return value.partition(":")[0] in NAMED_OPERATORS and not Path(value).exists()
+        return value.partition(":")[0] in OPERATORS and not Path(value).exists()
     return name == "model" and value in DEMOS
 
 
@@ -105,7 +104,7 @@ def _remedy(stored: AuditRequest, report: Path, typed: Typed, missing: Sequence[
     for name in NAMED:
         value = typed.values.get(name)
         if name in missing:
-            value = str(getattr(stored, name))
+            value = str(stored[name])
             is_function = name in FUNCTIONS and _FUNCTION.fullmatch(value) is not None
             functions = functions or is_function or name not in PATHS
             if not is_function and not _is_path(name, value):

@@ -9,7 +9,8 @@ from typing import Any
 from clearhead.audit.checksums import text_checksum
 from clearhead.cli.failure import CommandError
 from clearhead.cli.request import AuditRequest
-from clearhead.data.media import AUDIO_SUFFIXES, IMAGE_SUFFIXES, list_files, media_batches, read_audio, read_image
+from clearhead.data.media import list_files, media_batches
+from clearhead.data.readers import endings, read_file
 from clearhead.data.text import default_passages, read_passages, text_batches
 from clearhead.loading.model import LoadedModel
 from clearhead.loading.objects import load_batches
@@ -56,9 +57,9 @@ def find_source(request: AuditRequest) -> Source:
     if request.column is not None and request.text is None:
         raise CommandError("--column selects a column of --text, which is missing; give the table with --text")
     if request.images is not None:
-        return Source(files=list_files(request.images, IMAGE_SUFFIXES))
+        return Source(files=list_files(request.images, endings("images")))
     if request.audio is not None:
-        return Source(files=list_files(request.audio, AUDIO_SUFFIXES))
+        return Source(files=list_files(request.audio, endings("audio")))
     return Source(passages=None if request.text is None else read_passages(request.text, request.column))
 
 
@@ -100,9 +101,9 @@ def _of_files(request: AuditRequest, loaded: LoadedModel, files: list[Path]) -> 
     def batches() -> Iterator[Any]:
         size = request.batch_size
         if request.images is not None:
-            return media_batches(chosen, read_image, processor.images, batch_size=size)
+            return media_batches(chosen, lambda path: read_file(path, "images"), processor.images, batch_size=size)
         rate = processor.rate()
-        return media_batches(chosen, lambda path: read_audio(path, rate), processor.audio, batch_size=size)
+        return media_batches(chosen, lambda path: read_file(path, "audio", rate), processor.audio, batch_size=size)
 
     checksum = text_checksum(f"{path.relative_to(folder).as_posix()} {sha256_of_file(path)}" for path in chosen)
     return Inputs(batches=_Repeatable(batches), name=str(folder), count=len(chosen), checksum=checksum)

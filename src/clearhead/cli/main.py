@@ -4,16 +4,18 @@ import io
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clearhead import __version__
+from clearhead.audit.options import AuditOptions
 from clearhead.cli import options
 from clearhead.cli.commands import Commands
 from clearhead.cli.failure import CommandError, exit_code_of
-from clearhead.cli.options import Baseline, Claims, FigureKind
+from clearhead.cli.options import FigureKind
 from clearhead.cli.repeat import compare, rerun
+from clearhead.cli.request import AuditRequest
 from clearhead.cli.torchrun import under_torchrun
 
 __all__ = ["app", "run"]
@@ -27,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: no box characters, which some terminals cannot print, and no import of rich
 )
 
-DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEFAULT_OUT = "clearhead-report"
 DEFAULT_CALIBRATION = "clearhead-calibration"
 DEFAULT_FIGURE = "clearhead-figure.svg"
@@ -51,26 +52,8 @@ def _clearhead(
 
 
 @app.command()
+@options.audit_options(but=("swap",))
 def audit(
-    model: options.Model = DEFAULT_MODEL,
-    text: options.Text = None,
-    column: options.Column = None,
-    images: options.Images = None,
-    audio: options.Audio = None,
-    batches: options.Batches = None,
-    layers: options.Layers = None,
-    theory: options.Theories = None,
-    claims: options.ClaimsOption = Claims.PRIMARY,
-    inputs: options.Inputs = None,
-    max_tokens: options.MaxTokens = 256,
-    batch_size: options.BatchSize = 12,
-    seed: options.Seed = 0,
-    describe: options.Describe = None,
-    allow_unseen: options.AllowUnseen = False,
-    baseline: options.BaselineOption = Baseline.AUTO,
-    loss: options.Loss = None,
-    device: options.Device = "cpu",
-    workers: options.Workers = None,
     out: Annotated[
         str,
         typer.Option(
@@ -84,6 +67,7 @@ def audit(
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Measure a few inputs, print the time and memory of the audit, and exit.")
     ] = False,
+    **values: Any,
 ) -> None:
     """Test theories on a model and write a report.
 
@@ -97,32 +81,10 @@ def audit(
 
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.audit_command import print_estimate, print_result, run_audit, run_estimate
-        from clearhead.cli.request import AuditRequest
         from clearhead.cli.shard_command import parse_shard, print_shard, run_ranks, run_shard
 
         part, result, estimated = None, None, None
-        request = AuditRequest(
-            model=model,
-            text=text,
-            column=column,
-            images=images,
-            audio=audio,
-            batches=batches,
-            layers=layers,
-            theories=tuple(theory or ()),
-            claims=claims,
-            inputs=inputs,
-            max_tokens=max_tokens,
-            batch_size=batch_size,
-            seed=seed,
-            describe=describe,
-            allow_unseen=allow_unseen,
-            baseline=baseline,
-            loss=loss,
-            device=device,
-            workers=workers,
-            out=Path(out),
-        )
+        request = AuditRequest.of(values, Path(out))
         if estimate:
             estimated = run_estimate(request, bar)
         elif shard is not None:
@@ -168,6 +130,7 @@ app.command()(compare)
 
 
 @app.command()
+@options.audit_options(only=("theories", "seed", "device", "workers"), workers=1)
 def calibrate(
     model: Annotated[
         str | None,
@@ -177,16 +140,13 @@ def calibrate(
             show_default=False,
         ),
     ] = None,
-    theory: Annotated[
-        list[str] | None, typer.Option(help="A theory to calibrate; can be repeated. Default: all.")
-    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Planted heads of each theory and strength.")] = 12,
     models: Annotated[int, typer.Option(min=0, help="Random models to audit.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[
         str,
         typer.Option(metavar="PATH", help="Folder for the results: calibration.json, calibration.md, calibration.svg."),
     ] = DEFAULT_CALIBRATION,
+    **values: Any,
 ) -> None:
     """Measure how often the audit detects planted heads and calls heads of random models.
 
@@ -203,9 +163,7 @@ def calibrate(
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.calibrate_command import print_calibration, run_calibration
 
-        files = run_calibration(
-            model, theories=tuple(theory or ()), repeats=repeats, models=models, seed=seed, out=Path(out), bar=bar
-        )
+        files = run_calibration(model, AuditOptions.of(values), repeats=repeats, models=models, out=Path(out), bar=bar)
     print_calibration(files)
 
 

@@ -1,31 +1,19 @@
-"""Options that several commands share. Nothing heavy is imported here."""
+"""The options of commands, made of the fields that describe an audit. Nothing heavy is imported here."""
 
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Iterator
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-__all__ = [
-    "AllowUnseen", "Audio", "Baseline", "BaselineOption", "BatchSize", "Batches", "Claims", "ClaimsOption", "Column",
-    "Describe", "Device", "FigureKind", "Images", "Inputs", "Layers", "Loss", "MaxTokens", "Model", "Seed",
-    "ShardOption", "Text", "Theories", "Workers",
-]  # fmt: skip
+from clearhead.audit.options import AuditOptions
+from clearhead.cli.request import AuditRequest
 
+__all__ = ["Details", "FigureKind", "ShardOption", "audit_options"]
 
-class Baseline(StrEnum):
-    """The theories that are also measured on the model with fresh random weights."""
-
-    AUTO = "auto"
-    ALL = "all"
-    NONE = "none"
-
-
-class Claims(StrEnum):
-    """The claims of each theory that are measured."""
-
-    PRIMARY = "primary"
-    ALL = "all"
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class FigureKind(StrEnum):
@@ -37,67 +25,6 @@ class FigureKind(StrEnum):
     DEPTH = "depth"
 
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        help="A local model folder, the installed demo model all-MiniLM-L6-v2, or package.module:function that "
-        "returns a model or a (model, tokenizer) pair. A function runs its code; a folder runs none."
-    ),
-]
-Text = Annotated[
-    Path | None,
-    typer.Option(
-        help="UTF-8 text file, a table (.csv, .tsv, .jsonl, .parquet) or a Hugging Face dataset folder, with --column. "
-        "Passages of a text file are separated by blank lines; without blank lines each line is a passage. "
-        "Default: the passages in the package."
-    ),
-]
-Column = Annotated[str | None, typer.Option(metavar="NAME", help="The column of --text, if it is a table.")]
-Images = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Images instead of text, prepared by the model's own image processor."),
-]
-Audio = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Sound instead of text (.wav), prepared by the model's own processor."),
-]
-Batches = Annotated[
-    str | None,
-    typer.Option(help="Inputs instead of text: package.module:function that returns batches. Runs its code."),
-]
-Layers = Annotated[
-    str | None, typer.Option(help="Layers to measure, in forward-pass order: 0,2,5 or 0-3. Default: all.")
-]
-Theories = Annotated[list[str] | None, typer.Option(help="A theory to test; can be repeated. Default: all.")]
-ClaimsOption = Annotated[
-    Claims,
-    typer.Option(
-        help="The claims to measure: the primary ones, which decide whether a theory holds, or all, with further "
-        "consequences and statistics as published. All take several times as long."
-    ),
-]
-Inputs = Annotated[
-    int | None, typer.Option(min=1, help="Use the first N passages or files, or batches with --batches. Default: all.")
-]
-MaxTokens = Annotated[int, typer.Option(min=2, help="Truncate each passage to this many tokens.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Passages or files per forward pass.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the controls' random draws.")]
-Describe = Annotated[
-    Path | None,
-    typer.Option(
-        help="TOML file that describes attention layers which no interface finds (docs/describing-a-model.md)."
-    ),
-]
-AllowUnseen = Annotated[
-    bool, typer.Option("--allow-unseen", help="Continue if modules that look like attention are not captured.")
-]
-BaselineOption = Annotated[
-    Baseline,
-    typer.Option(
-        help="Also measure the model with fresh random weights: for the theories that need it (auto), "
-        "for all theories, or for none."
-    ),
-]
 ShardOption = Annotated[
     str | None,
     typer.Option(
@@ -108,29 +35,60 @@ ShardOption = Annotated[
         "each process measures one part and the first merges them.",
     ),
 ]
-Loss = Annotated[
-    str | None,
-    typer.Option(
-        help="package.module:function of (output, batch) that returns a loss, for theories that need gradients. "
-        "Runs its code."
-    ),
-]
-Device = Annotated[
-    str,
-    typer.Option(
-        metavar="DEVICE",
-        help="Where theories compute, such as cuda; the model runs where it was loaded. Max margin and the coding rate "
-        "always use the CPU.",
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Processes that measure theories while the model runs; 1 for none. By default one for each core, at most "
-        "8, on Linux. The numbers do not depend on it, up to rounding.",
-    ),
-]
 Details = Annotated[
     bool, typer.Option("--details", help="Also print every head, every control, the checks and the curves over depth.")
 ]
+
+
+def audit_options(
+    *, only: Collection[str] | None = None, but: Collection[str] = (), **defaults: Any
+) -> Callable[[Command], Command]:
+    """Give a command the inputs and options of an audit, which it gets as `**values`, as `AuditRequest.of` takes them.
+
+    They come after its own arguments and before its own options.
+
+    only, but: the names of those that the command has, or has not; defaults: other ones, by name
+    """
+
+    def give(command: Command) -> Command:
+        signature = inspect.signature(command)
+        own = [entry for entry in signature.parameters.values() if entry.kind is not entry.VAR_KEYWORD]
+        arguments = [entry for entry in own if _is_argument(entry)]
+        given = [
+            parameter
+            for parameter in _parameters(defaults)
+            if parameter.name not in but and (only is None or parameter.name in only)
+        ]
+        together = [*arguments, *given, *(entry for entry in own if entry not in arguments)]
+        together = [entry.replace(kind=inspect.Parameter.KEYWORD_ONLY) for entry in together]
+        command.__signature__ = signature.replace(parameters=together)  # type: ignore[attr-defined]
+        command.__annotations__ = {entry.name: entry.annotation for entry in together}
+        return command
+
+    return give
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any(
+        isinstance(each, typer.models.ArgumentInfo) for each in getattr(parameter.annotation, "__metadata__", ())
+    )
+
+
+def _parameters(defaults: dict[str, Any]) -> Iterator[inspect.Parameter]:
+    """Yield the parameter of every input and option of an audit."""
+    for entry in (*dataclasses.fields(AuditRequest), *dataclasses.fields(AuditOptions)):
+        told = entry.metadata
+        if not told:
+            continue
+        shown: Any
+        if entry.name == "model":
+            shown = typer.Argument(help=told["help"])
+        else:
+            flag = told["flag"] or f"--{entry.name.replace('_', '-')}"
+            shown = typer.Option(flag, help=told["help"], metavar=told["metavar"], min=told["least"])
+        yield inspect.Parameter(
+            entry.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(entry.name, told["in_commands"]),
+            annotation=Annotated[told["typed"], shown],
+        )

@@ -1,14 +1,15 @@
 """The commands `clearhead rerun` and `clearhead compare`. Nothing heavy is imported until one runs."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from clearhead.audit.options import Baseline
 from clearhead.cli import options
 from clearhead.cli.failure import CommandError
 from clearhead.cli.import_path import never_import_from
-from clearhead.cli.options import Baseline, Claims
+from clearhead.cli.request import AuditRequest
 
 __all__ = ["compare", "rerun"]
 
@@ -21,6 +22,7 @@ TrustPaths = Annotated[
 ]
 
 
+@options.audit_options(only=("batches", "loss", "describe", "device", "workers"), device=None)
 def rerun(
     manifest: Annotated[
         Path, typer.Argument(help="The manifest.json of an audit, or the folder of its report.", show_default=False)
@@ -32,18 +34,17 @@ def rerun(
         Path | None,
         typer.Option(help="The text, images or sound, where they are now."),
     ] = None,
-    batches: options.Batches = None,
-    loss: options.Loss = None,
-    describe: options.Describe = None,
     swap: Annotated[
         str | None, typer.Option(metavar="OPERATOR", help="The folder of the swap, where it is now.")
     ] = None,
     trust_paths: TrustPaths = False,
     out: Annotated[str, typer.Option(metavar="PATH", help="Folder for the new report.")] = DEFAULT_RERUN,
+    **values: Any,
 ) -> None:
     """Repeat an audit and compare all findings to the last bit.
 
     Functions and paths that the manifest names are used only if they are typed again; --trust-paths confirms paths.
+    The device and the number of workers are those of the manifest, if they are not typed.
     Says what differs: weights, config, tokenizer, data, versions, processor, threads, seeds, theories. The exit code is
     0 if all findings are identical, 1 if some differ, and 2 if the audit cannot be repeated.
 
@@ -58,18 +59,21 @@ def rerun(
         from clearhead.cli.confirmed import Typed
         from clearhead.cli.rerun_command import print_rerun, run_again
 
+        machine = {name: value for name in ("device", "workers") if (value := values.pop(name)) is not None}
         typed = Typed(
-            command=["clearhead", "rerun", str(manifest), *(["--out", out] if out != DEFAULT_RERUN else [])],
-            values={
-                "model": model, "text": text, "batches": batches, "loss": loss, "describe": describe, "swap": swap,
-            },
+            command=[
+                "clearhead", "rerun", str(manifest), *(["--out", out] if out != DEFAULT_RERUN else []),
+                *(word for name, value in machine.items() for word in (f"--{name}", str(value))),
+            ],
+            values={"model": model, "text": text, "swap": swap, **values},
             trust_paths=trust_paths,
         )  # fmt: skip
-        result = run_again(manifest, out=Path(out), typed=typed, bar=bar)
+        result = run_again(manifest, out=Path(out), typed=typed, machine=machine, bar=bar)
     if not print_rerun(result):
         raise typer.Exit(1)
 
 
+@options.audit_options(but=("model", "swap"), baseline=Baseline.NONE)
 def compare(
     a: Annotated[str, typer.Argument(help="The folder of a report, or a model.", show_default=False)],
     b: Annotated[
@@ -84,26 +88,12 @@ def compare(
             "folder that save_swaps wrote.",
         ),
     ] = None,
-    text: options.Text = None,
-    column: options.Column = None,
-    images: options.Images = None,
-    audio: options.Audio = None,
-    batches: options.Batches = None,
-    layers: options.Layers = None,
-    theory: options.Theories = None,
-    claims: options.ClaimsOption = Claims.PRIMARY,
-    inputs: options.Inputs = None,
-    max_tokens: options.MaxTokens = 256,
-    batch_size: options.BatchSize = 12,
-    seed: options.Seed = 0,
-    describe: options.Describe = None,
-    loss: options.Loss = None,
-    allow_unseen: options.AllowUnseen = False,
     trust_paths: TrustPaths = False,
     out: Annotated[
         str, typer.Option(metavar="PATH", help="Folder for the comparison: index.html, comparison.json.")
     ] = DEFAULT_COMPARISON,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON instead of tables.")] = False,
+    **values: Any,
 ) -> None:
     """Compare two audits on the same inputs, head by head.
 
@@ -123,38 +113,15 @@ def compare(
 
     with progress_bar("loading libraries") as bar:
         from clearhead.cli.compare_command import print_compared, run_comparison
-        from clearhead.cli.confirmed import Typed
-        from clearhead.cli.request import AuditRequest
+        from clearhead.cli.confirmed import NAMED, Typed
 
-        request = AuditRequest(
-            model=a,
-            text=text,
-            column=column,
-            images=images,
-            audio=audio,
-            batches=batches,
-            layers=layers,
-            theories=tuple(theory or ()),
-            claims=claims,
-            inputs=inputs,
-            max_tokens=max_tokens,
-            batch_size=batch_size,
-            seed=seed,
-            describe=describe,
-            allow_unseen=allow_unseen,
-            baseline=Baseline.NONE,
-            loss=loss,
-            out=Path(out),
-            swap=swap,
-        )
+        request = AuditRequest.of({**values, "model": a, "swap": swap}, Path(out))
         typed = Typed(
             command=[
                 "clearhead", "compare", a, *([b] if b else []), *(["--swap", swap] if swap else []),
                 *(["--out", out] if out != DEFAULT_COMPARISON else []), *(["--json"] if json else []),
             ],
-            values={
-                "text": text, "images": images, "audio": audio, "batches": batches, "loss": loss, "describe": describe,
-            },
+            values={name: values[name] for name in NAMED if name in values},
             trust_paths=trust_paths,
         )  # fmt: skip
         result = run_comparison(a, b, request, typed, bar)

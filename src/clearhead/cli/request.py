@@ -1,89 +1,110 @@
-"""The options of an audit, as a command got them and as a manifest holds them."""
+"""What a command audits: the model, its inputs, and the options of the audit. Nothing heavy is imported here."""
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clearhead.cli.failure import CommandError
-from clearhead.cli.options import Baseline, Claims
-from clearhead.loading.model import DEMOS
-from clearhead.loading.objects import is_object_path
+from clearhead.audit.options import AuditOptions, as_plain, from_plain, option
 
-__all__ = ["AuditRequest"]
+if TYPE_CHECKING:
+    from clearhead.audit.manifest import Manifest
 
+__all__ = ["DEFAULT_MODEL", "AuditRequest"]
 
-CHOICES = {"claims": Claims, "baseline": Baseline}
-PATHS = ("text", "images", "audio", "describe", "out")
-ADDED = {"column": None, "images": None, "audio": None, "device": "cpu", "workers": None}
-"""Options that manifests of earlier audits do not have, with the values that hold for them."""
-LIMITS = {"inputs": 2**63, "max_tokens": 2**63, "batch_size": 2**63, "seed": 2**63, "workers": 256}
-"""Numbers in a manifest are less than these, from 0 for the seed and from 1 for the others."""
+DEFAULT_MODEL = "all-MiniLM-L6-v2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """The arguments and options of the command, except for how to print."""
+    """A model and its inputs, the options of the audit, and the folder `out` for the report."""
 
-    model: str
-    text: Path | None
-    batches: str | None
-    layers: str | None
-    theories: tuple[str, ...]
-    claims: Claims
-    inputs: int | None
-    max_tokens: int
-    batch_size: int
-    seed: int
-    describe: Path | None
-    allow_unseen: bool
-    baseline: Baseline
-    loss: str | None
-    out: Path
-    swap: str | None = None
-    """An operator and its layers, or the folder of a saved swap, applied to the model before it is measured."""
-    column: str | None = None
-    """The column of the text, if it is a table."""
-    images: Path | None = None
-    audio: Path | None = None
-    device: str = "cpu"
-    """Of the theories' arithmetic."""
-    workers: int | None = None
-    """Number of processes that measure theories; None for one for each core."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the options as plain values, with absolute paths."""
-        values = dataclasses.asdict(self)
-        is_folder = self.model not in DEMOS and not is_object_path(self.model)
-        is_saved_swap = self.swap is not None and Path(self.swap).is_dir()
-        paths = (*PATHS, *(["model"] if is_folder else []), *(["swap"] if is_saved_swap else []))
-        absolute = {name: str(Path(values[name]).absolute()) for name in paths if values[name] is not None}
-        names = {"claims": str(self.claims), "baseline": str(self.baseline)}
-        return {**values, "theories": list(self.theories), **names, **absolute}
+    model: str = option(
+        DEFAULT_MODEL,
+        "A local model folder, the installed demo model all-MiniLM-L6-v2, or package.module:function that "
+        "returns a model or a (model, tokenizer) pair. A function runs its code; a folder runs none.",
+        str,
+    )
+    text: Path | None = option(
+        None,
+        "UTF-8 text file, a table (.csv, .tsv, .jsonl, .parquet) or a Hugging Face dataset folder, with --column. "
+        "Passages of a text file are separated by blank lines; without blank lines each line is a passage. "
+        "Default: the passages in the package.",
+        Path | None,
+    )
+    column: str | None = option(None, "The column of --text, if it is a table.", str | None, metavar="NAME", added=True)
+    images: Path | None = option(
+        None,
+        "Images instead of text, prepared by the model's own image processor.",
+        Path | None,
+        metavar="FOLDER",
+        added=True,
+    )
+    audio: Path | None = option(
+        None,
+        "Sound instead of text (.wav), prepared by the model's own processor.",
+        Path | None,
+        metavar="FOLDER",
+        added=True,
+    )
+    batches: str | None = option(
+        None, "Inputs instead of text: package.module:function that returns batches. Runs its code.", str | None
+    )
+    inputs: int | None = option(
+        None, "Use the first N passages or files, or batches with --batches. Default: all.", int | None, least=1
+    )
+    max_tokens: int = option(256, "Truncate each passage to this many tokens.", int, least=2)
+    batch_size: int = option(12, "Passages or files per forward pass.", int, least=1)
+    swap: str | None = option(
+        None,
+        "An operator and its layers, such as symmetric:3 or rpc:0-2, or a folder that save_swaps wrote, applied to "
+        "the model before it is measured.",
+        str | None,
+        metavar="OPERATOR",
+        added=True,
+    )
+    options: AuditOptions = field(default_factory=AuditOptions)
+    out: Path = Path("clearhead-report")
 
     @classmethod
-    def from_dict(cls, values: Any) -> "AuditRequest":
-        """Return the request of plain values. Raise CommandError if an option is missing or cannot be used."""
-        types: dict[str, Any] = {
-            "model": str, "theories": list, "max_tokens": int, "batch_size": int, "seed": int, "allow_unseen": bool,
-            "claims": str, "baseline": str, "out": str, "inputs": int | None, "device": str,
-            "workers": int | None,
-        }  # fmt: skip
-        values = {**ADDED, **(values if isinstance(values, Mapping) else {})}
-        for name in (field.name for field in dataclasses.fields(cls)):
-            value, kind = values.get(name), types.get(name, str | None)
-            least = 0 if name == "seed" else 1
-            if (
-                name not in values
-                or not isinstance(value, kind)
-                or (isinstance(value, bool) and kind is not bool)
-                or (isinstance(value, int) and name in LIMITS and not least <= value < LIMITS[name])
-                or (isinstance(value, list) and not all(isinstance(entry, str) for entry in value))
-                or (name in CHOICES and value not in list(CHOICES[name]))
-            ):
-                raise CommandError(f"the manifest has no usable option {name}; audit the model again")
-        paths = {name: Path(values[name]) for name in PATHS if values.get(name) is not None}
-        options = {field.name: values[field.name] for field in dataclasses.fields(cls)}
-        names = {"claims": Claims(values["claims"]), "baseline": Baseline(values["baseline"])}
-        return cls(**{**options, **paths, **names, "theories": tuple(values["theories"])})
+    def of(cls, values: Mapping[str, Any], out: Path) -> "AuditRequest":
+        """Return the request of a command's options."""
+        own = {name: value for name, value in values.items() if name in _OWN}
+        others = {name: value for name, value in values.items() if name not in _OWN}
+        return cls(**own, options=AuditOptions.of(others), out=out)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an input or an option."""
+        return getattr(self if name in _OWN else self.options, name)
+
+    def with_values(self, values: Mapping[str, Any]) -> "AuditRequest":
+        """Return the request with some other inputs and options."""
+        own = {name: value for name, value in values.items() if name in _OWN}
+        others = {name: value for name, value in values.items() if name not in _OWN}
+        return dataclasses.replace(self, **own, options=self.options.changed(others))
+
+    @classmethod
+    def of_manifest(cls, manifest: "Manifest") -> "AuditRequest | None":
+        """Return the request of the command that wrote a manifest; None for an audit from Python.
+
+        Nothing that it names is touched. Manifests of earlier audits hold all options among those of the command.
+        """
+        if manifest.command is None:
+            return None
+        inputs = manifest.command.get("options")
+        values = {**manifest.options, **(inputs if isinstance(inputs, Mapping) else {})}
+        return cls(**from_plain(cls, values), options=AuditOptions.from_dict(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the model and its inputs as plain values, with absolute paths."""
+        from clearhead.loading.model import DEMOS
+        from clearhead.loading.objects import is_object_path
+
+        is_folder = self.model not in DEMOS and not is_object_path(self.model)
+        is_saved_swap = self.swap is not None and Path(self.swap).is_dir()
+        names = (*(["model"] if is_folder else []), *(["swap"] if is_saved_swap else []))
+        return {**as_plain(self), **{name: str(Path(self[name]).absolute()) for name in names}}
+
+
+_OWN = frozenset(entry.name for entry in dataclasses.fields(AuditRequest) if entry.metadata)

@@ -1,7 +1,9 @@
 """`clearhead rerun`: repeat the audit of a manifest, say what it depends on that changed, and compare all findings."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from clearhead.audit.manifest import MANIFEST_FILE
 from clearhead.audit.stored import read_findings, read_manifest
@@ -27,23 +29,27 @@ class Rerun:
     report: WrittenReport
 
 
-def run_again(path: Path, *, out: Path, typed: Typed, bar: ProgressBar) -> Rerun:
-    """Repeat the audit of a manifest. What the user typed replaces what it names; --text also images or sound."""
+def run_again(path: Path, *, out: Path, typed: Typed, machine: Mapping[str, Any], bar: ProgressBar) -> Rerun:
+    """Repeat the audit of a manifest. What the user typed replaces what it names; --text also images or sound.
+
+    machine: the device and the number of workers, if they are others now
+    """
     folder = path.parent if path.name == MANIFEST_FILE else path
     before, files = read_manifest(folder)
-    if before.command is None:
+    stored = AuditRequest.of_manifest(before)
+    if stored is None:
         raise CommandError(
             f"{folder} is of an audit from Python, which only Python can repeat: call clearhead.audit with the same "
             "model and batches, and print manifest.differences(record.manifest)"
         )
     findings = read_findings(folder, files)["findings"]
-    stored = AuditRequest.from_dict(before.command.get("options"))
     kind = next((name for name in ("images", "audio") if getattr(stored, name) is not None), "text")
     typed = dataclasses.replace(
         typed, values={**typed.values, "text": None, kind: typed.values["text"]}, options={kind: "--text"}
     )
     require_other_folder(out, folder)
-    result = run_audit(dataclasses.replace(confirm(stored, path, typed), out=out), bar)
+    confirmed = confirm(stored.with_values(machine), path, typed)
+    result = run_audit(dataclasses.replace(confirmed, out=out), bar)
     after = result.record.manifest
     assert after is not None
     return Rerun(

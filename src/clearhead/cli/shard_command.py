@@ -46,7 +46,7 @@ def _only_writer(request: AuditRequest, shard: Shard) -> Iterator[Checkpoint]:
 def _measure_shard(request: AuditRequest, shard: Shard, checkpoint: Checkpoint, bar: ProgressBar) -> Part:
     file = request.out / shard.file_name
     try:
-        return measure_request(check_request(request), bar, shard, checkpoint)
+        return measure_request(request, check_request(request), bar, shard, checkpoint)
     except (KeyboardInterrupt, TerminatedError) as signal:
         outcome = "the same command continues it" if file.exists() else "nothing was written"
         raise RunInterruptedError(outcome, signal) from None

@@ -10,9 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clearhead.data.decoding import open_image
+from clearhead.data.readers import Reader
 from clearhead.errors import InputError
 
-__all__ = ["AUDIO_SUFFIXES", "IMAGE_SUFFIXES", "list_files", "media_batches", "read_audio", "read_image"]
+__all__ = [
+    "AUDIO",
+    "AUDIO_SUFFIXES",
+    "IMAGES",
+    "IMAGE_SUFFIXES",
+    "list_files",
+    "media_batches",
+    "read_audio",
+    "read_image",
+]
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 AUDIO_SUFFIXES = (".flac", ".ogg", ".wav")
@@ -54,6 +64,10 @@ def read_audio(path: Path, rate: int) -> NDArray[np.float32]:
         common = math.gcd(own, rate)
         mono = resample_poly(mono, rate // common, own // common)
     return np.asarray(mono, dtype=np.float32)
+
+
+IMAGES = Reader(kind="images", endings=IMAGE_SUFFIXES, read=read_image)
+AUDIO = Reader(kind="audio", endings=AUDIO_SUFFIXES, read=read_audio)
 
 
 def media_batches(

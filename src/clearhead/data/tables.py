@@ -1,4 +1,5 @@
-"""One column of text from a table: CSV, JSON lines, Parquet, or a Hugging Face dataset folder on disk."""
+"""One column of text from a table: CSV, JSON lines, Parquet (opened and checked by pyarrow), or a Hugging Face dataset
+folder on disk."""
 
 import csv
 import json
@@ -7,20 +8,50 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clearhead.data.parquet import import_pyarrow
+from clearhead.data.readers import Reader
 from clearhead.errors import InputError
 from clearhead.storage import parse_json, read_bytes
 
-__all__ = ["is_table", "read_column"]
+__all__ = ["READER", "open_parquet", "read_column", "readable_parquet"]
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+
+def import_pyarrow(module: str) -> Any:
+    """Return a module of pyarrow: parquet or ipc."""
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError("Parquet files and datasets need pyarrow; pip install 'clearhead[tables]'") from None
+    return getattr(pyarrow, module)
+
+
+def open_parquet(path: Path, columns: Iterable[str] = ()) -> Any:
+    """Return pyarrow's ParquetFile. Raise InputError if it is damaged or has no such column."""
+    with readable_parquet(path):
+        file = import_pyarrow("parquet").ParquetFile(path)
+    names = file.schema_arrow.names
+    for column in columns:
+        if column not in names:
+            raise InputError(f"{path} has no column {column!r}; it has {', '.join(map(repr, names)) or 'none'}")
+    return file
+
+
+@contextmanager
+def readable_parquet(path: Path) -> Iterator[None]:
+    """Turn the errors of pyarrow into InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; copy the whole set again") from None
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # pyarrow's errors derive from these
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{path} is damaged or half copied ({reason}); copy it again") from None
+
+
 MAX_FIELD = 2**31 - 1
 """Characters of a CSV field; Python's own limit of 131,072 is too low for documents."""
-
-
-def is_table(path: Path) -> bool:
-    """Return whether a path is read as a table: by its ending, or because it is a folder."""
-    return path.is_dir() or path.suffix.lower() in SUFFIXES
 
 
 def read_column(path: Path, column: str | None) -> list[str]:
@@ -44,6 +75,8 @@ def read_column(path: Path, column: str | None) -> list[str]:
             )
     return [text for value in values if (text := " ".join((value or "").split()))]
 
+
+READER = Reader(kind="text", endings=(".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"), read=read_column, columns=True)
 
 Read = Callable[[str], Iterable[Any]]
 

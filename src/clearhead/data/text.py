@@ -5,11 +5,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from clearhead.data.tables import is_table, read_column
+from clearhead.data.readers import Reader, find_reader, read_file
 from clearhead.errors import InputError
 from clearhead.loading.encoding import Encode
 
-__all__ = ["DEFAULT_TEXT", "default_passages", "read_passages", "text_batches"]
+__all__ = ["DEFAULT_TEXT", "READER", "default_passages", "read_passages", "text_batches"]
 
 DEFAULT_TEXT = "default_text.txt"
 """36 short passages of several sentences each on unrelated topics, written for Clearhead."""
@@ -21,16 +21,16 @@ def default_passages() -> list[str]:
 
 
 def read_passages(path: Path, column: str | None = None) -> list[str]:
-    """Return the passages of a UTF-8 text file or of a column of a table (`data.tables`).
+    """Return the passages of a UTF-8 text file, of a column of a table, or of what a reader of another package reads.
 
     Passages of a text file are its paragraphs if it has blank lines, otherwise its lines.
     """
-    if is_table(path):
-        passages = read_column(path, column)
-    elif column is not None:
+    with_columns = find_reader(path, "text").columns
+    if column is not None and not with_columns:
         raise InputError(f"{path} is read as plain text, which has no columns; leave --column out, or give a table")
-    else:
-        passages = _passages(_read_text(path))
+    passages = read_file(path, "text", *([column] if with_columns else []))
+    if not isinstance(passages, list) or not all(isinstance(passage, str) for passage in passages):
+        raise InputError(f"the reader of {path} returns a {type(passages).__name__}; expected a list of passages")
     if not passages:
         raise InputError(f"{path} holds no text; give at least two passages, as lines, paragraphs or rows")
     return passages
@@ -56,6 +56,9 @@ def _passages(text: str) -> list[str]:
         elif paragraphs[-1]:
             paragraphs.append([])
     return [" ".join(paragraph) for paragraph in paragraphs if paragraph]
+
+
+READER = Reader(kind="text", endings=(".txt",), read=lambda path: _passages(_read_text(path)))
 
 
 def text_batches(passages: Sequence[str], encode: Encode, *, batch_size: int) -> Iterator[dict[str, Any]]:

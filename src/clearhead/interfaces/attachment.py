@@ -1,6 +1,6 @@
 """Handlers at the attention calls of one module: attach, detach, and the order in which they run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -8,8 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from clearhead.interfaces.call import Call, Original
-
-__all__ = ["ATTRIBUTES", "Attachment", "Detach", "Handler", "Layer", "attach_to", "attachment_of"]
 
 ATTRIBUTES = ("_clearhead_attention", "_clearhead_model_attention")
 """The attributes of a module that hold attachments: to its own calls, and to those of all modules inside it."""
@@ -34,14 +32,35 @@ class Handler(Protocol):
 class Layer:
     """One attention layer of a model: its path, its module, and how it exposes attention.
 
-    interface: the file of `interfaces` that found it
-    details: what that file needs to attach a handler
+    interface: the name of the interface that found it, which `find` fills in
+    details: what that interface needs to attach a handler
+    softmax: whether it computes softmax attention; if not, it can be swapped and not measured
+    runs_in: the module that runs whenever the layer does; the layer's own by default
     """
 
     path: str
     module: nn.Module
-    interface: str
+    interface: str = ""
     details: Any = None
+    softmax: bool = True
+    runs_in: nn.Module | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """A way in which models expose attention.
+
+    name: as messages and reports show it
+    find: returns the attention layers of a model that it serves
+    attach: puts a handler at a layer's attention calls, by `attach_to` with an `Attachment` of its own
+    certain: False if only a run shows whether the modules that it finds compute attention; such a module counts if no
+        other layer is inside it or around it
+    """
+
+    name: str
+    find: Callable[[nn.Module], Iterable[Layer]]
+    attach: Callable[[Layer, Handler], "Detach"]
+    certain: bool = True
 
 
 class Attachment:

@@ -1,5 +1,6 @@
 """One attention call: what a layer passes to its attention, and the layer's own output."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,8 +8,6 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.shapes import Bool, Float
-
-__all__ = ["AttentionNotSeenError", "Call", "Original"]
 
 
 class AttentionNotSeenError(InputError):
@@ -31,6 +30,7 @@ class Call:
         then adds them, (..., n, m)
     projection: weight of the output projection, if the model shows the attention's output only after it
     folded: number of heads within the last axis before n (1 if no axis holds heads); None if that axis holds the heads
+    windows_last: whether windows are between the heads and n, (b, heads, windows, n, d)
     """
 
     name: str
@@ -50,6 +50,7 @@ class Call:
     cross: bool = False
     window: int | None = None
     folded: int | None = None
+    windows_last: bool = False
     weights: list[Tensor] | None = None
     projection: Float[Tensor, "c he"] | None = None
 
@@ -71,3 +72,11 @@ class Original:
         if self.output is None:
             self.output, self.model_output = self._compute()
         return self.output
+
+
+_CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
+
+
+def is_cross_attention(module: nn.Module, *names: str) -> bool:
+    """Return whether the module, or one of its names, says that its keys come from another sequence."""
+    return getattr(module, "is_cross_attention", False) is True or any(_CROSS.search(name) for name in names)

@@ -13,30 +13,31 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.interfaces.attachment import Attachment, Detach, Handler, Layer, attach_to
+from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to
 from clearhead.interfaces.call import AttentionNotSeenError, Call
 from clearhead.interfaces.descriptions import SHIPPED, AttentionSpec
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.masks import causal_mask, split_mask
 
-__all__ = ["NAME", "attach", "find"]
-
 NAME = "description"
 
 
-def find(model: nn.Module, specs: Sequence[AttentionSpec] = SHIPPED, *, interface: str = NAME) -> list[Layer]:
+def find(model: nn.Module, specs: Sequence[AttentionSpec] = SHIPPED) -> list[Layer]:
     """Return the modules that a description applies to, the first that does."""
     layers = []
     for path, module in model.named_modules():
         spec = next((spec for spec in specs if spec.describes(module)), None)
         if spec is not None:
-            layers.append(Layer(path=path, module=module, interface=interface, details=spec))
+            layers.append(Layer(path=path, module=module, details=spec))
     return layers
 
 
 def attach(layer: Layer, handler: Handler) -> Detach:
     """Put the handler at the layer's attention output."""
     return attach_to(layer, handler, _DescribedAttachment)
+
+
+INTERFACE = Interface(name=NAME, find=find, attach=attach)
 
 
 @dataclass(slots=True)

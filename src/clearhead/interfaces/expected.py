@@ -8,8 +8,6 @@ from torch import nn
 
 from clearhead.interfaces.forward import unwrap_forward, wrap_forward
 
-__all__ = ["ExpectedModules", "looks_like_attention"]
-
 _ATTENTION = re.compile(r"attention|attn|(?<![a-z])(mha|mhsa|xca|gpsa)(?![a-z])|MLA", re.IGNORECASE)
 _NOT_ATTENTION = re.compile(r"norm|dropout|output|bias|embedding|mask|block|layer$|encoder|decoder", re.IGNORECASE)
 

@@ -11,8 +11,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-__all__ = ["ForwardWrapper", "named_arguments", "own_forward", "unwrap_forward", "wrap_forward"]
-
 _REPLACED = "_clearhead_forwards"
 """The attribute of a module with its wrapped forwards: the present one, and those below a forward set by others."""
 

@@ -15,14 +15,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead.interfaces.attachment import Attachment, Detach, Handler, Layer, attach_to, attachment_of
-from clearhead.interfaces.call import AttentionNotSeenError, Call
-from clearhead.interfaces.cross import is_cross_attention
+from clearhead.errors import InputError
+from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to, attachment_of
+from clearhead.interfaces.call import AttentionNotSeenError, Call, is_cross_attention
 from clearhead.interfaces.forward import named_arguments, own_forward, unwrap_forward, wrap_forward
 from clearhead.interfaces.masks import causal_mask, split_mask
-from clearhead.private_names import hf_collects_attentions
-
-__all__ = ["NAME", "attach", "find", "read_call", "wants_weights"]
+from clearhead.private_names import HF_IMPLEMENTATION, hf_collects_attentions
 
 NAME = "Hugging Face attention interface"
 
@@ -30,15 +28,24 @@ NAME = "Hugging Face attention interface"
 def find(model: nn.Module) -> list[Layer]:
     """Return the modules whose forward refers to an attention interface of transformers."""
     return [
-        Layer(path=path, module=module, interface=NAME)
+        Layer(path=path, module=module)
         for path, module in model.named_modules()
         if hasattr(module, "config") and _refers_to_interface(inspect.unwrap(type(module).forward))
     ]
 
 
 def attach(layer: Layer, handler: Handler) -> Detach:
-    """Put the handler at the layer's attention calls."""
+    """Put the handler at the layer's attention calls. Raise InputError if it replaces what cannot be read."""
+    implementation = getattr(layer.module.config, HF_IMPLEMENTATION)
+    if handler.permanent and implementation not in (None, "eager", "sdpa"):
+        raise InputError(
+            f"the model's attention is {implementation!r}, whose masks cannot be read: "
+            'call model.set_attn_implementation("sdpa") before the swap'
+        )
     return attach_to(layer, handler, _HuggingFaceAttachment)
+
+
+INTERFACE = Interface(name=NAME, find=find, attach=attach)
 
 
 def _interface_class() -> Any:

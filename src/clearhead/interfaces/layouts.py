@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from clearhead.heads import Heads
 from clearhead.interfaces.call import AttentionNotSeenError, Call
 
-__all__ = ["Layout", "head_count"]
-
 
 def head_count(module: nn.Module) -> int:
     """Return the number of heads that the module has as an attribute, 1 if it has none."""

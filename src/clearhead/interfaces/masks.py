@@ -5,8 +5,6 @@ from torch import Tensor
 
 from clearhead.interfaces.call import AttentionNotSeenError
 
-__all__ = ["causal_mask", "split_mask"]
-
 HIDING = 1000.0
 """A score this far below the largest of its row has no weight in any precision."""
 

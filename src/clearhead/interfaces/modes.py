@@ -12,8 +12,6 @@ from torch.overrides import TorchFunctionMode
 
 from clearhead.private_names import current_function_mode
 
-__all__ = ["CallMode", "with_suspended_modes", "without_modes"]
-
 
 class CallMode(TorchFunctionMode):
     """Base class of Clearhead's modes, by which `without_modes` recognises them."""

@@ -5,10 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from clearhead.interfaces.attachment import Attachment, Detach, Handler, Layer, attach_to
+from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to
 from clearhead.interfaces.call import Call
-
-__all__ = ["NAME", "attach", "computes_softmax", "find"]
 
 NAME = "Clearhead's own modules"
 _ONE_HEAD = ("SelfAttention", "LearnedQueryAttention")
@@ -19,7 +17,7 @@ def find(model: nn.Module) -> list[Layer]:
     """Return Clearhead's attention modules."""
     classes = _classes(*_CLASSES)
     modules = [(path, module) for path, module in model.named_modules() if isinstance(module, classes)]
-    return [Layer(path=path, module=module, interface=NAME) for path, module in modules]
+    return [Layer(path=path, module=module, softmax=_computes_softmax(module)) for path, module in modules]
 
 
 def attach(layer: Layer, handler: Handler) -> Detach:
@@ -27,7 +25,10 @@ def attach(layer: Layer, handler: Handler) -> Detach:
     return attach_to(layer, handler, _NativeAttachment)
 
 
-def computes_softmax(module: nn.Module) -> bool:
+INTERFACE = Interface(name=NAME, find=find, attach=attach)
+
+
+def _computes_softmax(module: nn.Module) -> bool:
     """Return whether the module attends by softmax of q·k, with its keys as queries or without."""
     operator: Any = getattr(module, "operator", None)
     operator = getattr(operator, "operator", operator) if type(operator).__name__ == "KeysAsQueries" else operator

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from clearhead.interfaces.modes import without_modes
 
-__all__ = ["Passes"]
-
 
 class _Open(threading.local):
     """The passes that are being counted in this thread."""

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from clearhead.interfaces.call import AttentionNotSeenError
 
-__all__ = ["frees_weights", "full_weights", "input_device", "refuse_divided_heads", "without_compiling"]
-
 
 def input_device(model: nn.Module) -> torch.device:
     """Return the device for the model's inputs: that of its first weight that is in memory.

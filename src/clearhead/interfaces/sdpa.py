@@ -14,17 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.interfaces.attachment import ATTRIBUTES, Attachment, Detach, Handler, Layer, attach_to
-from clearhead.interfaces.call import AttentionNotSeenError, Call
-from clearhead.interfaces.cross import is_cross_attention
+from clearhead.interfaces.attachment import ATTRIBUTES, Attachment, Detach, Handler, Interface, Layer, attach_to
+from clearhead.interfaces.call import AttentionNotSeenError, Call, is_cross_attention
 from clearhead.interfaces.expected import looks_like_attention
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.layouts import head_count
 from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.interfaces.modes import CallMode
 from clearhead.private_names import function_modes
-
-__all__ = ["NAME", "attach", "attach_to_model", "find", "read_call"]
 
 NAME = "torch fused attention"
 _ATTENTION = torch.nn.functional.scaled_dot_product_attention
@@ -33,7 +30,7 @@ _ATTENTION = torch.nn.functional.scaled_dot_product_attention
 def find(model: nn.Module) -> list[Layer]:
     """Return the modules whose code names the function, or whose class is called attention."""
     return [
-        Layer(path=path, module=module, interface=NAME)
+        Layer(path=path, module=module)
         for path, module in model.named_modules()
         if _names_function(type(module)) or looks_like_attention(module)
     ]
@@ -42,6 +39,9 @@ def find(model: nn.Module) -> list[Layer]:
 def attach(layer: Layer, handler: Handler) -> Detach:
     """Put the handler at the calls that the layer makes, in any thread and while its forward runs."""
     return attach_to(layer, handler, _SdpaAttachment)
+
+
+INTERFACE = Interface(name=NAME, find=find, attach=attach, certain=False)
 
 
 def attach_to_model(model: nn.Module, handler: Handler) -> Detach:
@@ -188,9 +188,8 @@ def read_call(arguments: dict[str, Any], *, name: str, module: nn.Module, cross:
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=-3), v.repeat_interleave(groups, dim=-3)
     lead, scale = q.shape[:-2], arguments.get("scale")
-    folded = None
+    heads, folded = head_count(module), None
     if q.ndim == 3:  # (b, n, d), or (b x heads, n, d)
-        heads = head_count(module)
         folded = heads if q.shape[0] % heads == 0 else 1
     return Call(
         name=name,
@@ -206,4 +205,5 @@ def read_call(arguments: dict[str, Any], *, name: str, module: nn.Module, cross:
         groups=groups,
         cross=cross,
         folded=folded,
+        windows_last=q.ndim == 5 and 1 < heads == q.shape[1],
     )

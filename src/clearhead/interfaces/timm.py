@@ -4,15 +4,14 @@ A handler that records reads them by description, so the layer keeps the path it
 need the layer's own attention, so it is put at torch's fused function, which these classes call if `fused_attn` is set.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from clearhead.interfaces import described, sdpa
-from clearhead.interfaces.attachment import Detach, Handler, Layer
+from clearhead.interfaces.attachment import Detach, Handler, Interface, Layer
 from clearhead.interfaces.descriptions import AttentionSpec
-
-__all__ = ["NAME", "attach", "find"]
 
 NAME = "timm class"
 
@@ -43,11 +42,14 @@ _CLASSES = (
 
 def find(model: nn.Module) -> list[Layer]:
     """Return the modules of timm's classes that have a description here."""
-    return described.find(model, _CLASSES, interface=NAME)
+    return described.find(model, _CLASSES)
 
 
 def attach(layer: Layer, handler: Handler) -> Detach:
     """Put the handler at the layer's attention calls."""
     if handler.permanent:
-        return sdpa.attach(Layer(path=layer.path, module=layer.module, interface=sdpa.NAME), handler)
+        return sdpa.attach(replace(layer, interface=sdpa.NAME), handler)
     return described.attach(layer, handler)
+
+
+INTERFACE = Interface(name=NAME, find=find, attach=attach)

@@ -8,17 +8,17 @@ replaces the output keeps the layer off the fused path with a hook on its attent
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from clearhead.interfaces.attachment import Attachment, Detach, Handler, Layer, attach_to
+from clearhead.interfaces import sdpa
+from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.modes import CallMode, with_suspended_modes, without_modes
 from clearhead.interfaces.torch_mha_call import TorchCall, nested_rows, padded
-
-__all__ = ["NAME", "attach", "find", "has_own_forward"]
 
 NAME = "torch.nn.MultiheadAttention"
 _AROUND = (nn.TransformerEncoderLayer, nn.TransformerEncoder)
@@ -28,24 +28,27 @@ def find(model: nn.Module) -> list[Layer]:
     """Return every torch.nn.MultiheadAttention, with the encoder layers and encoders around it."""
     modules = dict(model.named_modules())
     around = {path: module for path, module in modules.items() if isinstance(module, _AROUND)}
-    return [
-        Layer(
-            path=path,
-            module=module,
-            interface=NAME,
-            details=tuple(outer for name, outer in around.items() if not name or path.startswith(name + ".")),
-        )
-        for path, module in modules.items()
-        if isinstance(module, nn.MultiheadAttention)
-    ]
+    layers = []
+    for path, module in modules.items():
+        if isinstance(module, nn.MultiheadAttention):
+            outer = tuple(outer for name, outer in around.items() if not name or path.startswith(name + "."))
+            # A fused encoder layer does not call its attention.
+            runs_in = next((other for other in outer if isinstance(other, nn.TransformerEncoderLayer)), None)
+            layers.append(Layer(path=path, module=module, details=outer, runs_in=runs_in))
+    return layers
 
 
 def attach(layer: Layer, handler: Handler) -> Detach:
     """Put the handler at the module's attention calls."""
+    if handler.permanent and _has_own_forward(layer.module):
+        return sdpa.attach(replace(layer, interface=sdpa.NAME), handler)
     return attach_to(layer, handler, _TorchAttachment)
 
 
-def has_own_forward(module: nn.Module) -> bool:
+INTERFACE = Interface(name=NAME, find=find, attach=attach)
+
+
+def _has_own_forward(module: nn.Module) -> bool:
     """Return whether the module is of a subclass with another forward, which cannot be replaced."""
     return type(module).forward is not nn.MultiheadAttention.forward
 
@@ -98,7 +101,7 @@ class _TorchAttachment(Attachment):
         """Run the module's forward with the handlers at its attention."""
         if not torch.compiler.is_compiling():
             _CALLS.count += 1
-        if has_own_forward(module):
+        if _has_own_forward(module):
             arguments = named_arguments(proceed, *args, **kwargs)
         else:  # a forward that others have set may have any signature
             arguments = named_arguments(nn.MultiheadAttention.forward, module, *args, **kwargs)

@@ -11,8 +11,6 @@ from clearhead.interfaces.call import AttentionNotSeenError, Call
 from clearhead.interfaces.masks import split_mask
 from clearhead.numerics.precision import tolerance
 
-__all__ = ["TorchCall", "nested_rows", "padded"]
-
 
 def padded(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return a nested tensor padded with zeros, and where it is padding."""

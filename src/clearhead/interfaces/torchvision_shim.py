@@ -11,8 +11,6 @@ from functools import cache
 
 import torch
 
-__all__ = ["ensure_torchvision"]
-
 
 @cache
 def ensure_torchvision() -> torch.library.Library | None:

@@ -5,15 +5,13 @@ from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
 
-from clearhead.interfaces import native, sdpa
+from clearhead.interfaces import sdpa
 from clearhead.interfaces.attachment import ATTRIBUTES, Handler, Layer, attachment_of
 from clearhead.interfaces.call import Call, Original
 from clearhead.interfaces.descriptions import AttentionSpec
 from clearhead.interfaces.finding import attach, find
 from clearhead.interfaces.forward import unwrap_forward, wrap_forward
 from clearhead.interfaces.passes import Passes
-
-__all__ = ["attached", "is_captured"]
 
 
 @contextmanager
@@ -25,11 +23,7 @@ def attached(
     Calls of torch's fused attention by other modules count too, while the model's forward runs. Clearhead's own modules
     with an operator that is not softmax attention are left to that: what such an operator gets is not all it uses.
     """
-    layers = [
-        layer
-        for layer in find(model, describe)
-        if layer.interface != native.NAME or native.computes_softmax(layer.module)
-    ]
+    layers = [layer for layer in find(model, describe) if layer.softmax]
     known = {id(layer.module) for layer in layers}
     for path, module in model.named_modules():
         attachment = attachment_of(module)

@@ -26,8 +26,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["CHECKSUM", "LIBRARY", "SOURCES", "BuildError", "build", "checksum_line"]
-
 LIBRARY = "_symmetric.so"
 CHECKSUM = f"{LIBRARY}.sha256"
 SOURCES = Path(__file__).parent

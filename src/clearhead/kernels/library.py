@@ -15,8 +15,6 @@ import torch  # noqa: F401  loads its OpenMP runtime before the kernel needs one
 from clearhead.errors import InputError
 from clearhead.kernels.build import CHECKSUM, COMMAND, LIBRARY, SOURCES, checksum_line
 
-__all__ = ["ABI", "INSTRUCTIONS", "Instructions", "Kernel", "KernelStatus", "kernel", "status"]
-
 ABI = 4
 """Expected result of `clearhead_abi`: incremented there and here whenever the C interface changes."""
 

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from clearhead.loading.objects import LoadError, error_line
 
-__all__ = ["Decode", "Encode", "make_encoder"]
-
 Encode = Callable[[Sequence[str]], Mapping[str, Tensor]]
 """Turns passages into one padded batch of a model's arguments."""
 Decode = Callable[[Sequence[int]], str]

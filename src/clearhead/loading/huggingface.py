@@ -21,11 +21,6 @@ from clearhead.loading.folder_checks import check_folder, check_size, check_toke
 from clearhead.loading.objects import LoadError, first_line
 from clearhead.storage import check_checksums
 
-__all__ = [
-    "OPTIONS", "PROCESSOR_FILES", "TOKENIZER_FILES", "Draw", "baseline_of", "folder_encoder", "load_huggingface",
-    "offline", "quiet", "tokenizer_files",
-]  # fmt: skip
-
 Draw = Callable[[int], nn.Module]
 """Returns a model with fresh random weights, drawn from a seed."""
 
@@ -171,7 +166,7 @@ def _cause(error: BaseException) -> str:
     chain: BaseException | None = error
     while chain is not None:
         if "torchvision::" in str(chain):
-            return "torchvision does not fit this torch; uninstall it, or call clearhead.ensure_torchvision() first"
+            return "torchvision does not fit this torch; uninstall it, or install the one that does"
         if type(chain).__name__ == "OfflineModeIsEnabled":
             return "it needs more than the folder holds, and nothing is downloaded; does config.json name a backbone?"
         chain = chain.__cause__ or chain.__context__

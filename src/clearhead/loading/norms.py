@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 
-__all__ = ["has_norms", "norm_values", "with_norms"]
-
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 """Normalisation layers of PyTorch; others are recognised by the name of their class, such as LlamaRMSNorm."""
 BUFFERS = ("weight", "bias", "running_mean", "running_var")

@@ -10,11 +10,6 @@ from torch import nn
 
 from clearhead.errors import InputError
 
-__all__ = [
-    "SWAP_FILE", "SWAP_KEY", "LoadError", "error_line", "first_line", "is_object_path", "load_batches", "load_function",
-    "load_object",
-]  # fmt: skip
-
 SWAP_FILE = "clearhead-swap.json"
 """The file of a model folder that describes swapped attention."""
 SWAP_KEY = "clearhead_swap"

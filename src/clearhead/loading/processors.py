@@ -14,8 +14,6 @@ from clearhead.loading.folder_checks import check_processor
 from clearhead.loading.huggingface import OPTIONS, PROCESSOR_FILES, offline, quiet
 from clearhead.loading.objects import LoadError, error_line, first_line
 
-__all__ = ["Processor", "folder_processor", "object_processor"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor:

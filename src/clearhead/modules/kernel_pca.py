@@ -7,12 +7,10 @@ projects its queries onto the principal axes of its keys, and has no values to l
 import torch
 from torch import Tensor, nn
 
-from clearhead.modules.inputs import check_sizes, check_tokens, combine_masks, resolve_head_dim
+from clearhead.modules.inputs import check_sizes, check_tokens, combine_masks, join_heads, resolve_head_dim, split_heads
 from clearhead.operators.kernel_pca import AxisNorm
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
 from clearhead.shapes import Bool, Float
-
-__all__ = ["KernelPCAAttention"]
 
 
 class KernelPCAAttention(nn.Module):
@@ -90,18 +88,10 @@ class KernelPCAAttention(nn.Module):
         """
         key = query if key is None else key
         check_tokens({"query": query, "key": key}, {"query": self.query, "key": self.key})
-        combined = combine_masks(
-            (*query.shape[:-2], self.num_heads, query.shape[-2], key.shape[-2]),
-            mask=mask,
-            key_mask=key_mask,
-            causal=causal,
-            attn_bias=None,
-            leading=query.ndim - 2,
-            device=query.device,
-        )
+        combined = combine_masks(query, key, self.num_heads, mask=mask, key_mask=key_mask, causal=causal)
         projections = kernel_pca_attention(
-            self._split_heads(self.query(query)),
-            self._split_heads(self.key(key)),
+            split_heads(self.query(query), self.num_heads),
+            split_heads(self.key(key), self.num_heads),
             axes=self.axes,
             scale=self.scale,
             mask=combined,
@@ -109,11 +99,8 @@ class KernelPCAAttention(nn.Module):
             center_queries=self.center_queries,
             learn_axes=self.learn_axes,
         )
-        out: Tensor = self.out(projections.movedim(-3, -2).flatten(-2))
+        out: Tensor = self.out(join_heads(projections))
         return out
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).movedim(-2, -3)
 
     def extra_repr(self) -> str:
         """Return the settings that the projections do not show."""

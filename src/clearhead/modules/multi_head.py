@@ -13,12 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.modules.inputs import check_sizes, check_tokens, combine_masks, resolve_head_dim
-from clearhead.modules.torch_state import check_supported, convert_state_dict
+from clearhead.modules.inputs import (
+    check_sizes,
+    check_tokens,
+    combine_masks,
+    join_heads,
+    present,
+    resolve_head_dim,
+    split_heads,
+)
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = ["MultiHeadAttention"]
+SEPARATE = {"q_proj_weight": "query.weight", "k_proj_weight": "key.weight", "v_proj_weight": "value.weight"}
+OUT = {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}
+APPENDED = ("bias_k", "bias_v")
 
 
 class MultiHeadAttention(nn.Module):
@@ -110,13 +119,7 @@ class MultiHeadAttention(nn.Module):
             got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tokens.items())
             raise ShapeError(f"expected key and value with the same number of tokens; got {got}")
         combined = combine_masks(
-            (*query.shape[:-2], self.num_heads, query.shape[-2], key.shape[-2]),
-            mask=mask,
-            key_mask=key_mask,
-            causal=causal,
-            attn_bias=attn_bias,
-            leading=query.ndim - 2,
-            device=query.device,
+            query, key, self.num_heads, mask=mask, key_mask=key_mask, causal=causal, attn_bias=attn_bias
         )
         heads = self._attend(self.query(query), self.key(key), self.value(value), combined, attn_bias)
         out: Tensor = self.out(heads)
@@ -127,15 +130,14 @@ class MultiHeadAttention(nn.Module):
         outputs: dict[int, Tensor] = {}
         for group in self._groups:
             shared = [i // self._share for i in group]
-            options = {"mask": _of_heads(mask, group), "bias": _of_heads(bias, group), "scale": self.scale}
             out = self.operator(
-                _split_heads(q, self.head_dims, group),
-                _split_heads(k, self.head_dims[:: self._share], shared),
-                _split_heads(v, self.value_dims[:: self._share], shared),
-                **{name: option for name, option in options.items() if option is not None},
+                _take_heads(q, self.head_dims, group),
+                _take_heads(k, self.head_dims[:: self._share], shared),
+                _take_heads(v, self.value_dims[:: self._share], shared),
+                **present(mask=_added_to(group, mask), bias=_added_to(group, bias), scale=self.scale),
             )
             if len(self._groups) == 1:
-                return out.movedim(-3, -2).flatten(-2)
+                return join_heads(out)
             outputs |= {head: out[..., i, :, :] for i, head in enumerate(group)}
         return torch.cat([outputs[i] for i in range(len(outputs))], dim=-1)
 
@@ -150,7 +152,7 @@ class MultiHeadAttention(nn.Module):
         Tokens are (b, n, width) whatever the module's `batch_first`, masks are True where a query may attend, and the
         output comes without weights. Raises ValueError for add_bias_kv, add_zero_attn, and dropout in training mode.
         """
-        check_supported(module)
+        _check_supported(module)
         weight = module.out_proj.weight
         attention = cls(
             module.embed_dim,
@@ -205,17 +207,56 @@ def _heads_per_key(head_dims: tuple[int, ...], value_dims: tuple[int, ...], num_
     return share
 
 
-def _split_heads(x: Tensor, dims: tuple[int, ...], indices: list[int]) -> Tensor:
+def _take_heads(x: Tensor, dims: tuple[int, ...], indices: list[int]) -> Tensor:
     """Return heads of x (..., tokens, sum of dims) as (..., heads, tokens, dim); a view if these are all heads."""
     if len(set(dims)) == 1:
-        heads = x.reshape(*x.shape[:-1], len(dims), dims[0]).movedim(-2, -3)
+        heads = split_heads(x, len(dims))
         return heads if indices == list(range(len(dims))) else heads[..., indices, :, :]
     starts = [sum(dims[:i]) for i in indices]
     return torch.stack([x[..., s : s + dims[i]] for s, i in zip(starts, indices, strict=True)], dim=-3)
 
 
-def _of_heads(added: Tensor | None, indices: list[int]) -> Tensor | None:
+def _added_to(indices: list[int], added: Tensor | None) -> Tensor | None:
     """Return the entries of a mask or a bias that belong to these heads."""
     if added is None or added.ndim < 3 or added.shape[-3] == 1:
         return added
     return added[..., indices, :, :]
+
+
+def _check_supported(module: nn.MultiheadAttention) -> None:
+    """Raise ValueError for options of torch.nn.MultiheadAttention that `MultiHeadAttention` does not have."""
+    if module.bias_k is not None or module.bias_v is not None:
+        raise InputError("add_bias_kv, which appends a learned key and value, is not supported; pass a module without")
+    if module.add_zero_attn:
+        raise InputError("add_zero_attn, which appends a key of zeros, is not supported; pass a module without it")
+    if module.dropout and module.training:
+        raise InputError(
+            f"dropout in training mode is not supported (got dropout {module.dropout}); call module.eval() first"
+        )
+
+
+def convert_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters as `query`, `key`, `value` and `out`, each with weight and, if there is one, bias.
+
+    torch stores the three input projections in one matrix, unless kdim or vdim differs from embed_dim, and their biases
+    in one vector.
+    """
+    if any(name in state_dict for name in APPENDED):
+        raise InputError(
+            "add_bias_kv, which appends a learned key and value, is not supported; "
+            f"got a state dict with {', '.join(state_dict)}"
+        )
+    stacked = "in_proj_weight" in state_dict
+    weights = {"in_proj_weight"} if stacked else set(SEPARATE)
+    required, allowed = weights | {"out_proj.weight"}, weights | {"in_proj_bias", *OUT}
+    if not required <= state_dict.keys() <= allowed:
+        raise InputError(
+            f"expected the state dict of a torch.nn.MultiheadAttention, with {', '.join(sorted(required))}, and "
+            f"perhaps in_proj_bias and out_proj.bias; got {', '.join(state_dict) or 'nothing'}"
+        )
+    converted = {ours: state_dict[theirs] for theirs, ours in (SEPARATE | OUT).items() if theirs in state_dict}
+    for theirs, kind in (("in_proj_weight", "weight"), ("in_proj_bias", "bias")):
+        if theirs in state_dict:
+            chunks = zip(("query", "key", "value"), state_dict[theirs].chunk(3), strict=True)
+            converted |= {f"{ours}.{kind}": chunk for ours, chunk in chunks}
+    return converted

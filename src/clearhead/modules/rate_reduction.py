@@ -9,8 +9,6 @@ from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import RateReduction, check_eps, class_rates, coding_rate
 from clearhead.shapes import Float, Int
 
-__all__ = ["RateReductionLoss"]
-
 
 class RateReductionLoss(nn.Module):
     r"""The loss whose minimum has each class in a small subspace, and all classes together in a large one.

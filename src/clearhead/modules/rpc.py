@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.modules.symmetric import SymmetricAttention
+from clearhead.modules.inputs import split_heads
+from clearhead.modules.token_attention import SymmetricAttention
 from clearhead.operators.named import Queries
 from clearhead.operators.pursuit_options import Pursuit, preset
 from clearhead.operators.rpc import rpc_attention
-
-__all__ = ["RPCAttention"]
 
 
 class RPCAttention(SymmetricAttention):
@@ -86,7 +85,7 @@ class RPCAttention(SymmetricAttention):
         pursuit = self.pursuit
         if self.log_mu is not None:
             pursuit = dataclasses.replace(pursuit, bound=dataclasses.replace(pursuit.bound, mu=self.log_mu.exp()))
-        q = None if self.query is None else self.split_heads(self.query(x))
+        q = None if self.query is None else split_heads(self.query(x), self.num_heads)
         if self.training and self.dropout:
             options["dropout"] = self.dropout
         return self.operator(q, k, v, pursuit=pursuit, **options)

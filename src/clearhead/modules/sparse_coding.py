@@ -11,8 +11,6 @@ from clearhead.operators.sparse_coding import ista_step, overcomplete_step, warn
 from clearhead.private_names import current_dispatch_mode, functorch_active, tensor_version
 from clearhead.shapes import Float
 
-__all__ = ["OvercompleteStep", "SparseCodingStep"]
-
 
 class _Dictionary(nn.Module):
     """A dictionary and a step size, which is checked in evaluation mode whenever the dictionary has changed."""

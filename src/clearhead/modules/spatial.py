@@ -14,8 +14,6 @@ from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.spatial import fold, spatial_size, unfold
 from clearhead.shapes import Bool, Float
 
-__all__ = ["SpatialAttention"]
-
 
 class SpatialAttention(nn.Module):
     r"""Attention from every position of a query image to all positions of an image.

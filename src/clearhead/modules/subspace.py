@@ -6,11 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from clearhead.modules.inputs import check_tokens, combine_masks, resolve_head_dim
+from clearhead.modules.inputs import check_tokens, combine_masks, join_heads, present, resolve_head_dim, split_heads
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float
-
-__all__ = ["SubspaceAttention"]
 
 
 class SubspaceAttention(nn.Module):
@@ -69,20 +67,9 @@ class SubspaceAttention(nn.Module):
         causal: True if a token sees only itself and the tokens before it
         """
         check_tokens({"x": x}, {"x": self.subspaces})
-        n = x.shape[-2]
-        combined = combine_masks(
-            (*x.shape[:-2], self.num_heads, n, n),
-            mask=mask,
-            key_mask=key_mask,
-            causal=causal,
-            attn_bias=None,
-            leading=x.ndim - 2,
-            device=x.device,
-        )
-        v = self.subspaces(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, -3)
-        options = {"mask": combined, "scale": self.scale}
-        options = {name: option for name, option in options.items() if option is not None}
-        heads = self.operator(v, v, **options).movedim(-3, -2).flatten(-2)
+        combined = combine_masks(x, x, self.num_heads, mask=mask, key_mask=key_mask, causal=causal)
+        v = split_heads(self.subspaces(x), self.num_heads)
+        heads = join_heads(self.operator(v, v, **present(mask=combined, scale=self.scale)))
         if self.out is None:
             return linear(heads, self.subspaces.weight.mT)
         out: Tensor = self.out(heads)

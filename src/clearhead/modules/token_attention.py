@@ -1,4 +1,11 @@
-"""The base of multi-head self-attention modules: projections of keys, values and outputs, heads and masks."""
+r"""Multi-head attention within one sequence: symmetric and scaled attention (Teo and Nguyen 2024), and their base.
+
+The source's symmetric attention drops W_Q, so a layer has three projections instead of four. The source has one
+projection for keys and values together; here each has its own, as in the other modules.
+
+In scaled attention (remark 3) the source's V^ is X W_V, and S is the source's: one matrix for each head, or one alpha
+for a layer.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,10 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.modules.inputs import check_sizes, check_tokens, combine_masks, resolve_head_dim
+from clearhead.modules.inputs import (
+    check_sizes,
+    check_tokens,
+    combine_masks,
+    join_heads,
+    present,
+    resolve_head_dim,
+    split_heads,
+)
+from clearhead.operators.learned_scaling import Form, Scaled
+from clearhead.operators.resizing import Layout
+from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float
-
-__all__ = ["TokenAttention"]
 
 
 class TokenAttention(nn.Module):
@@ -22,7 +38,7 @@ class TokenAttention(nn.Module):
     out_dim: width of the output; embed_dim if None
     bias, out_bias: True for a bias in the input projections, and in the output projection
     scale: factor of the scores; 1/sqrt(head_dim) if None
-    operator: the function that `attend` calls
+    operator: the function that `attend` calls; its options that are None are not passed
     """
 
     def __init__(
@@ -36,7 +52,7 @@ class TokenAttention(nn.Module):
         bias: bool = True,
         out_bias: bool = True,
         scale: float | None = None,
-        operator: Callable[..., Tensor],
+        operator: Callable[..., Tensor] = symmetric_attention,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -67,30 +83,94 @@ class TokenAttention(nn.Module):
         A token without visible keys gets the bias of the output projection, or zeros without one.
         """
         check_tokens({"x": x}, {"x": self.key})
-        n = x.shape[-2]
-        combined = combine_masks(
-            (*x.shape[:-2], self.num_heads, n, n),
-            mask=mask,
-            key_mask=key_mask,
-            causal=causal,
-            attn_bias=None,
-            leading=x.ndim - 2,
-            device=x.device,
-        )
-        options = {"mask": combined, "scale": self.scale}
-        options = {name: option for name, option in options.items() if option is not None}
-        attended = self.attend(x, self.split_heads(self.key(x)), self.split_heads(self.value(x)), **options)
-        out: Tensor = self.out(attended.movedim(-3, -2).flatten(-2))
+        combined = combine_masks(x, x, self.num_heads, mask=mask, key_mask=key_mask, causal=causal)
+        k, v = (split_heads(projected, self.num_heads) for projected in (self.key(x), self.value(x)))
+        out: Tensor = self.out(join_heads(self.attend(x, k, v, **present(mask=combined, scale=self.scale))))
         return out
 
     def attend(self, x: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         """Return the outputs of the heads for keys and values (..., h, n, width) projected from the tokens x."""
         raise NotImplementedError
 
-    def split_heads(self, x: Tensor) -> Tensor:
-        """Return (..., n, heads * width) as (..., heads, n, width)."""
-        return x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads).movedim(-2, -3)
-
     def extra_repr(self) -> str:
         """Return the settings that the projections do not show."""
         return f"num_heads={self.num_heads}"
+
+
+class SymmetricAttention(TokenAttention):
+    r"""Multi-head symmetric attention.
+
+    .. math:: O = W_o\, [H_1; \dots; H_M], \qquad H_i = A(W_k^{(i)} X, W_v^{(i)} X)
+
+    operator: A, a function (k, v, *, mask, scale) that uses keys as queries; None options are not passed
+
+    The other arguments are those of `TokenAttention`.
+    """
+
+    def attend(self, x: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """Call the operator with keys and values."""
+        return self.operator(k, v, **options)
+
+
+class ScaledAttention(TokenAttention):
+    r"""Multi-head scaled attention.
+
+    .. math:: O = W_o\, [H_1; \dots; H_M], \qquad H_i = \operatorname{softmax}(\text{scale}\; Q_i K_i^\top)(I - S_i) V_i
+
+    form: "matrix" for a free S_i; "symmetric" for S_i = alpha softmax(K_i K_i^T scale); "asymmetric" with Q_i instead
+        of the first K_i. The source's readme calls asymmetric what its code and its figure have as symmetric
+    num_tokens: the number of tokens of a matrix S
+    per_head: True for one alpha for each head; as published, a layer has one
+    resize, num_prefix_tokens: how a matrix S adapts to another number of tokens, see `clearhead.operators.SMatrix`
+
+    The other arguments are those of `TokenAttention`; queries are as wide as keys.
+
+    S starts at zero, where the layer equals `MultiHeadAttention` with the same projections, to the bit. alpha is a
+    vector, which recipes for AdamW exclude from weight decay; the source decays a matrix S by 0.05 like other weights.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        form: Form,
+        num_tokens: int | None = None,
+        per_head: bool = False,
+        resize: Layout | None = None,
+        num_prefix_tokens: int = 0,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        out_dim: int | None = None,
+        bias: bool = True,
+        out_bias: bool = True,
+        scale: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        scaled = Scaled(
+            form=form,
+            num_tokens=num_tokens,
+            num_heads=num_heads,
+            per_head=per_head,
+            resize=resize,
+            num_prefix_tokens=num_prefix_tokens,
+        )
+        super().__init__(
+            embed_dim,
+            num_heads,
+            head_dim=head_dim,
+            value_dim=value_dim,
+            out_dim=out_dim,
+            bias=bias,
+            out_bias=out_bias,
+            scale=scale,
+            operator=scaled.build().to(device=device, dtype=dtype),
+            device=device,
+            dtype=dtype,
+        )
+        self.query = nn.Linear(embed_dim, self.key.out_features, bias=bias, device=device, dtype=dtype)
+
+    def attend(self, x: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        """Return scaled attention in every head; the mask also applies to S."""
+        return self.operator(split_heads(self.query(x), self.num_heads), k, v, **options)

@@ -9,11 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from clearhead.modules.inputs import check_sizes, check_tokens, resolve_head_dim
+from clearhead.modules.inputs import check_sizes, check_tokens, join_heads, resolve_head_dim, split_heads
 from clearhead.operators.token_statistics import causal_token_statistics_attention, token_statistics_attention
 from clearhead.shapes import Bool, Float, ShapeError
-
-__all__ = ["CausalTokenStatisticsAttention", "TokenStatisticsAttention"]
 
 
 class TokenStatisticsAttention(nn.Module):
@@ -50,9 +48,8 @@ class TokenStatisticsAttention(nn.Module):
 
     def _project(self, x: Tensor, attend: Callable[..., Tensor], **options: Tensor | None) -> Tensor:
         check_tokens({"x": x}, {"x": self.subspaces})
-        w = self.subspaces(x).unflatten(-1, (self.num_heads, -1)).movedim(-2, -3)
-        attended = attend(w, sharpness=self.sharpness, **options)
-        out: Tensor = self.out(attended.movedim(-3, -2).flatten(-2))
+        attended = attend(split_heads(self.subspaces(x), self.num_heads), sharpness=self.sharpness, **options)
+        out: Tensor = self.out(join_heads(attended))
         return out
 
     def extra_repr(self) -> str:

@@ -21,15 +21,6 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError, check_finite
 
-__all__ = [
-    "ComponentPursuit",
-    "DualSign",
-    "hard_threshold",
-    "principal_component_pursuit",
-    "singular_value_threshold",
-    "soft_threshold",
-]
-
 DualSign = Literal[-1, 1]
 """Sign of the dual variable in the step of the low-rank part: +1 in the method, -1 as it was once misprinted."""
 

@@ -9,8 +9,6 @@ from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Bool, Float, check_finite
 
-__all__ = ["Eigenpairs", "dense_eigenpairs", "identified", "same_sign"]
-
 MIN_GAP = 1e4
 """In units of eps e_1: eigenvectors of eigenvalues closer than this have fewer than about three correct digits."""
 

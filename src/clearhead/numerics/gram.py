@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Bool, Float
 
-__all__ = ["CentredGram", "GramScales", "centred_gram"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GramScales:

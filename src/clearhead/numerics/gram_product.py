@@ -18,8 +18,6 @@ from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Float, ShapeError, check_finite
 
-__all__ = ["TiledGram", "tiled_gram"]
-
 TILE = 2**20
 """Bytes of a tile."""
 SHARES = 8

@@ -14,8 +14,6 @@ from clearhead.numerics.eigenpairs import Eigenpairs
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float, ShapeError
 
-__all__ = ["guarded", "krylov_eigenpairs"]
-
 BLOCKS = 6
 """Smallest capacity of the basis, in blocks."""
 

@@ -20,8 +20,6 @@ from scipy.linalg import lapack
 from clearhead.errors import InputError
 from clearhead.private_names import lapack_capsules
 
-__all__ = ["Reduction", "eigenvalues_of_tridiagonal", "reduce", "rotate_back"]
-
 Array = NDArray[Any]
 
 LETTER = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}

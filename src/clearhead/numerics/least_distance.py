@@ -18,8 +18,6 @@ from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.unit_rows import UnitRows
 
-__all__ = ["LeastDistance", "least_distance"]
-
 EPSILON = float(np.finfo(np.float64).eps)
 FIRST, ADDED = 400, 200
 

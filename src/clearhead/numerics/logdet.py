@@ -22,8 +22,6 @@ from clearhead.errors import InputError
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float
 
-__all__ = ["log_det", "log_det_by_gram", "log_det_gradient", "log_det_of_gram", "log_det_slow"]
-
 LOST = {torch.float32: 2.0**-16, torch.float64: 2.0**-36}
 """Largest relative error of a factor that is accepted, by dtype of the result: five and eleven digits remain."""
 

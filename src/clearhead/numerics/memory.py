@@ -20,17 +20,6 @@ import torch
 from clearhead.errors import NotEnoughMemoryError
 from clearhead.private_names import jit_tracing
 
-__all__ = [
-    "OutOfDeviceMemoryError",
-    "bytes_of_matrices",
-    "format_bytes",
-    "free_memory",
-    "is_allocation_error",
-    "peak_memory",
-    "return_freed_memory",
-    "run_within_memory",
-]
-
 T = TypeVar("T")
 
 SMALL = 2**30

@@ -11,22 +11,6 @@ from scipy import special, stats
 
 from clearhead.errors import InputError
 
-__all__ = [
-    "Array",
-    "Interval",
-    "RunningMoments",
-    "difference_p_value",
-    "evenly_spaced",
-    "false_discovery_rate",
-    "median_interval",
-    "no_spread",
-    "prediction_error",
-    "prediction_p_value",
-    "student_quantile",
-    "student_tail",
-    "wilson_interval",
-]
-
 Array = NDArray[np.float64]
 Freedom = Array | NDArray[np.int64] | np.int64 | int | float
 """Degrees of freedom: of one number or of each number of an array, whole or estimated."""

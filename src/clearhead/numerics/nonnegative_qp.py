@@ -22,8 +22,6 @@ from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.moments import Array
 from clearhead.numerics.unit_rows import UnitRows
 
-__all__ = ["NonnegativeQP", "QuadraticSolution", "nonnegative_qp"]
-
 EPSILON = float(np.finfo(np.float64).eps)
 FIRST_STEPS, ROUNDS, FEW_ROUNDS = 25, 6, 3
 """Steps of the first round of descent, each round twice as long; rounds; rounds if least distances can follow."""

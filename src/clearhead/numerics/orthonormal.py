@@ -5,8 +5,6 @@ from torch import Tensor
 
 from clearhead.shapes import Float
 
-__all__ = ["orthonormal_columns"]
-
 TALL = 4
 """Ratio of rows to columns from which on a Gaussian matrix is well conditioned: (1 + 1/2) / (1 - 1/2) = 3 for many."""
 

@@ -20,8 +20,6 @@ from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs
 from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Float, check_finite
 
-__all__ = ["all_eigenvalues", "leading_eigenpairs"]
-
 Array = NDArray[np.float64]
 
 LANES = 512

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["RESOLVED", "difference_step", "machine_epsilon", "resolution", "tolerance"]
-
 RESOLVED = 4
 """Smallest difference that counts, in units in the last place of the numbers' inputs: see `resolution`."""
 

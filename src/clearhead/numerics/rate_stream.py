@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.coding_rate import ClassRates, RateReduction, check_eps
+from clearhead.numerics.coding_rate import NOTABLE, ClassRates, RateReduction, RoundingNoiseWarning, check_eps
 from clearhead.numerics.logdet import log_det_of_gram
 from clearhead.numerics.precision import machine_epsilon
-from clearhead.numerics.rate_noise import NOTABLE, RoundingNoiseWarning
 from clearhead.shapes import Float, Int, ShapeError
-
-__all__ = ["RateAccumulator"]
 
 
 class RateAccumulator:

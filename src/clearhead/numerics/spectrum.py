@@ -14,8 +14,6 @@ from clearhead.errors import InputError
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float, Int, ShapeError, check_finite
 
-__all__ = ["Features", "captured_fraction", "centred", "features_from_log_kernel", "orthonormal_basis"]
-
 INDEPENDENT = 1e-6
 """If less than this fraction of a row or column is independent of the others, pivots are used to keep digits."""
 

@@ -12,8 +12,6 @@ from typing import TypeVar
 import torch
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["one_thread", "one_thread_each", "torch_threads"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

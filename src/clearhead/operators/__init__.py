@@ -1,9 +1,8 @@
 """Attention operators, pure functions (q, k, v, *, mask, scale) -> o, one family per file.
 
-`clearhead.operators.reference` holds the slow definition of each, under the same name.
+The slow definition of each stands next to the fast form: `slow_softmax_attention` in `clearhead.operators.softmax`.
 """
 
-from clearhead.operators import reference
 from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope, Threshold, Width, clamped_key_attention
 from clearhead.operators.general import (
     Similarity,
@@ -26,7 +25,7 @@ from clearhead.operators.kernel_pca import (
 from clearhead.operators.kernel_pca_attention import kernel_pca_attention
 from clearhead.operators.learned_scaling import LearnedScaling, Scaled
 from clearhead.operators.named import (
-    NAMED_OPERATORS,
+    OPERATORS,
     RPC,
     ClampedKeys,
     NamedOperator,
@@ -67,7 +66,7 @@ from clearhead.operators.token_statistics import (
 )
 
 __all__ = [
-    "NAMED_OPERATORS",
+    "OPERATORS",
     "PRESETS",
     "RPC",
     "AlphaAsymmetric",
@@ -117,7 +116,6 @@ __all__ = [
     "overcomplete_step",
     "preset",
     "principal_attention_pursuit",
-    "reference",
     "resize_matrix",
     "rpc_attention",
     "scaled_attention",

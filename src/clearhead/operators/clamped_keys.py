@@ -22,21 +22,10 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
-from clearhead.operators.softmax import check_causal, softmax_attention, split_causal
+from clearhead.operators.softmax import check_causal, slow_softmax_attention, softmax_attention, split_causal
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
-
-__all__ = [
-    "RELEASED_BOUND",
-    "KeyBound",
-    "KeyMu",
-    "Scope",
-    "Threshold",
-    "Width",
-    "clamped_key_attention",
-    "last_clamped_key_attention",
-]
 
 # The mean size of keys is at least this in mu: the square of its inverse still fits single precision.
 _LEAST_MEAN = 1e-18
@@ -257,6 +246,21 @@ def clamped_key_attention(
             return symmetric_attention(clamped, v.to(wide), mask=mask, is_causal=is_causal, scale=scale).to(v.dtype)
         out = softmax_attention(q.to(wide), clamped, v.to(wide), mask=mask, is_causal=is_causal, scale=scale)
         return out.to(v.dtype)
+
+
+def slow_clamped_key_attention(
+    q: Float[Tensor, "*b n d"] | None,
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n e"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+    bound: KeyBound = RELEASED_BOUND,
+) -> Float[Tensor, "*b n e"]:
+    """Compute `clamped_key_attention` by clamping each entry, then softmax attention."""
+    t = bound.compute(k, mask).to(k.dtype)
+    clamped = torch.where(k > t, t, torch.where(k < -t, -t, k))
+    return slow_softmax_attention(clamped if q is None else q, clamped, v, mask=mask, scale=scale)
 
 
 def last_clamped_key_attention(

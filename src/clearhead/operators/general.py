@@ -21,18 +21,6 @@ from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = [
-    "Map",
-    "Similarity",
-    "apply_maps",
-    "concatenation",
-    "dot_product",
-    "embedded_gaussian",
-    "gaussian",
-    "gaussian_distance",
-    "general_attention",
-]
-
 Map = Callable[[Tensor], Tensor]
 
 
@@ -222,6 +210,38 @@ def general_attention(
         device=q.device,
         needed=bytes_of_matrices((*q.shape[:-1], k.shape[-2]), torch.promote_types(v.dtype, torch.float32)),
     )
+
+
+def slow_general_attention(
+    q: Float[Tensor, "*b n p"],
+    k: Float[Tensor, "*b m d"],
+    v: Float[Tensor, "*b m c"],
+    *,
+    similarity: Similarity | None = None,
+    value: Map | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*b n e"]:
+    """Compute `general_attention` by equation (1), one query and one key at a time."""
+    similarity = gaussian() if similarity is None else similarity
+    q, k, v = apply_maps(q, k, v, similarity, value, mask, bias)
+    *batch, n, m = *q.shape[:-1], k.shape[-2]
+    visible = torch.ones(1, 1, dtype=torch.bool, device=q.device) if mask is None else mask
+    visible = visible.expand(*batch, n, m)
+    added = None if bias is None else bias.expand(*batch, n, m)
+    rows = []
+    for j in range(n):
+        total, normaliser = torch.zeros_like(v[..., :1, :].sum(dim=-2)), torch.zeros_like(q[..., :1].sum(dim=-2))
+        for i in range(m):
+            weight = similarity.pair(q[..., j, :], k[..., i, :])
+            if added is not None:
+                weight = weight * added[..., j, i].exp() if similarity.exponential else weight + added[..., j, i]
+            pair_visible = visible[..., j, i].unsqueeze(-1)
+            weight = torch.where(pair_visible, weight.unsqueeze(-1), 0)
+            total = total + weight * v[..., i, :]
+            normaliser = normaliser + (weight if similarity.exponential else pair_visible.to(q.dtype))
+        rows.append(torch.where(normaliser != 0, total / torch.where(normaliser != 0, normaliser, 1), 0).to(v.dtype))
+    return torch.stack(rows, dim=-2) if rows else v.new_zeros(*batch, 0, v.shape[-1])
 
 
 def _with_scores(

@@ -11,15 +11,17 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from clearhead.errors import InputError
+from clearhead.numerics.eigenpairs import same_sign
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
+from clearhead.numerics.precision import machine_epsilon
+from clearhead.numerics.spectrum import features_from_log_kernel
 from clearhead.operators.kernel_pca import CHUNK, AxisNorm, kernel_pca
 from clearhead.operators.kernel_pca_solvers import Axes
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, check_attention_operands
-
-__all__ = ["check_axes", "kernel_pca_attention"]
 
 
 def kernel_pca_attention(
@@ -70,6 +72,60 @@ def kernel_pca_attention(
         device=q.device,
         needed=bytes_of_matrices(mask.shape, torch.long),  # masks with numbers, and their sets
     )
+
+
+def slow_kernel_pca_attention(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    *,
+    axes: int,
+    scale: float | None = None,
+    mask: Bool[Tensor, "..."] | None = None,
+    axis_norm: AxisNorm = "unit",
+    center_queries: bool = False,
+) -> Float[Tensor, "*b n e"]:
+    """Compute `kernel_pca_attention` one query at a time, without Gram matrix, eigenvectors or values.
+
+    The query and its visible keys get coordinates in feature space, from the kernel matrix of all of them. The axes are
+    singular vectors of N - 1 orthonormal contrasts of the keys' coordinates, which have the covariance of the centred
+    coordinates, and projections are inner products of coordinates. Gradients flow through everything, also the axes.
+    """
+    scale = check_axes(q, k, axes, mask, scale)
+    *leading, n, m = *q.shape[:-1], k.shape[-2]
+    visible = torch.ones(n, m, dtype=torch.bool, device=q.device) if mask is None else mask
+    visible = visible.expand(*leading, n, m).reshape(-1, n, m)
+    wide_q, wide_k = q.double().reshape(-1, n, q.shape[-1]), k.double().reshape(-1, m, k.shape[-1])
+    rows = [
+        _project_query(wide_q[b, i], wide_k[b, visible[b, i]], axes, scale, axis_norm, center_queries)
+        for b in range(len(wide_q))
+        for i in range(n)
+    ]
+    return torch.stack(rows).to(q.dtype).reshape(*leading, n, axes) if rows else q.new_zeros(*leading, n, axes)
+
+
+def _project_query(q: Tensor, k: Tensor, axes: int, scale: float, axis_norm: AxisNorm, center_queries: bool) -> Tensor:
+    if len(k) == 0:
+        return q.new_zeros(axes) + 0 * q.sum()
+    points = torch.cat([k, q.unsqueeze(0)])
+    log_kernel = scale * points @ points.mT
+    features = features_from_log_kernel(log_kernel)
+    log_size = features.log_norm - torch.logsumexp(log_kernel[:, :-1], dim=-1)
+    largest = log_size[:-1].max().detach()
+    phi = features.direction * (log_size - largest).exp().unsqueeze(-1)
+    phi_k, phi_q = phi[:-1], phi[-1]
+    centred = phi_k - phi_k.mean(dim=0)
+    ones_first = torch.cat([phi_k.new_ones(len(k), 1), torch.eye(len(k)).to(phi_k)], dim=1)[:, :-1]
+    contrasts = torch.linalg.qr(ones_first).Q[:, 1:].mT
+    _, lengths, right = torch.linalg.svd(contrasts @ phi_k, full_matrices=False)
+    least = 4 * machine_epsilon(torch.float64) * (len(k) + log_kernel.detach().abs().max()) * phi_k.square().sum()
+    rank = min(int((lengths.square() > least).sum()), axes)
+    axis, length = right[:rank].mT, lengths[:rank]
+    axis = axis * same_sign(centred @ axis)
+    point = phi_q - phi_k.mean(dim=0) if center_queries else phi_q
+    projection = (point @ axis) * largest.exp()
+    if axis_norm == "eigenvector":
+        projection = projection * length * largest.exp()
+    return pad(projection, (0, axes - rank))
 
 
 @dataclass(frozen=True, slots=True)

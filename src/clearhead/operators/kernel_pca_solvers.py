@@ -14,8 +14,6 @@ from clearhead.numerics.krylov import guarded, krylov_eigenpairs
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.numerics.partial import leading_eigenpairs
 
-__all__ = ["Axes", "ByExplained", "ByRank", "Solver", "choose_solver", "leading_axes"]
-
 Solver = Literal["dense", "partial", "matrix_free"]
 
 FEW = 80

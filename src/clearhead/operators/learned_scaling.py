@@ -27,8 +27,6 @@ from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.operators.weights import softmax_attention_weights
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Form", "LearnedScaling", "Scaled"]
-
 Form = Literal["matrix", "symmetric", "asymmetric"]
 
 

@@ -1,7 +1,8 @@
 """Operators with a name and settings, which can be swapped into a layer and saved to a file.
 
 A named operator is called as every operator is, (q, k, v, *, mask, scale), and declares what it requires of the layer.
-Any function with this signature can be swapped in; only named operators can be saved, because a file holds no code.
+Any function with this signature can be swapped in; only named operators can be saved, because a file holds no code: it
+holds the name, which the registry `OPERATORS` knows, and the settings.
 """
 
 import dataclasses
@@ -19,10 +20,12 @@ from clearhead.operators.rpc import rpc_attention
 from clearhead.operators.softmax import softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.operators.weights import clamped_key_weights, rpc_weights, softmax_attention_weights
+from clearhead.registry import Registry
 from clearhead.shapes import Bool, Float
 
 __all__ = [
-    "NAMED_OPERATORS",
+    "OPERATORS",
+    "PROPERTIES",
     "RPC",
     "ClampedKeys",
     "NamedOperator",
@@ -30,6 +33,7 @@ __all__ = [
     "Scaled",
     "Softmax",
     "Symmetric",
+    "is_named",
     "operator_from_dict",
     "operator_to_dict",
 ]
@@ -39,9 +43,9 @@ Queries = Literal["keys", "given"]
 
 
 class NamedOperator(Protocol):
-    """An operator with the properties that a swap needs to know.
+    """An operator with the properties that a swap needs to know: a frozen dataclass, whose fields are its settings.
 
-    name: the name in a saved file
+    name: the name in a saved file, and in the registry
     square: True if it attends within one sequence, with one query for every key
     needs_past_queries: True if the queries of earlier tokens enter a later token's output; a cache holds only keys and
         values
@@ -64,13 +68,24 @@ class NamedOperator(Protocol):
     name: ClassVar[str]
 
     @property
-    def square(self) -> bool: ...  # noqa: D102
+    def square(self) -> bool:
+        """False unless an operator says otherwise."""
+        return False
+
     @property
-    def needs_past_queries(self) -> bool: ...  # noqa: D102
+    def needs_past_queries(self) -> bool:
+        """False unless an operator says otherwise."""
+        return False
+
     @property
-    def uses_queries(self) -> bool: ...  # noqa: D102
+    def uses_queries(self) -> bool:
+        """True unless an operator says otherwise."""
+        return True
+
     @property
-    def takes(self) -> frozenset[str]: ...  # noqa: D102
+    def takes(self) -> frozenset[str]:
+        """Nothing unless an operator says otherwise."""
+        return frozenset()
 
     def __call__(  # noqa: D102
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None = None, scale: float | None = None
@@ -250,27 +265,56 @@ def _check_queries(queries: str) -> None:
         raise InputError(f'expected queries "keys" or "given"; got {queries!r}')
 
 
-NAMED_OPERATORS: dict[str, type[Any]] = {kind.name: kind for kind in (Softmax, Symmetric, ClampedKeys, RPC, Scaled)}
+PROPERTIES = ("square", "needs_past_queries", "uses_queries", "takes")
+"""The properties that a named operator declares."""
+
+
+def _expected(name: str, unit: Any) -> str:
+    is_operator = isinstance(unit, type) and dataclasses.is_dataclass(unit) and getattr(unit, "name", None) == name
+    declares = all(hasattr(unit, declared) for declared in PROPERTIES)
+    return "" if is_operator and declares else f"a NamedOperator, a dataclass with the name {name}"
+
+
+OPERATORS = Registry[type[Any]](
+    "clearhead.operators",
+    "operator",
+    _expected,
+    {
+        "softmax": "clearhead.operators.named:Softmax",
+        "symmetric": "clearhead.operators.named:Symmetric",
+        "clamped": "clearhead.operators.named:ClampedKeys",
+        "rpc": "clearhead.operators.named:RPC",
+        "scaled": "clearhead.operators.learned_scaling:Scaled",
+    },
+)
 """All operators that can be saved, by name."""
 
 
+def is_named(operator: Any) -> bool:
+    """Return whether the operator's class is the one that `OPERATORS` has by its name."""
+    name = getattr(type(operator), "name", None)
+    return isinstance(name, str) and name in OPERATORS and OPERATORS.get(name) is type(operator)
+
+
 def operator_to_dict(operator: Any) -> dict[str, Any]:
-    """Return the operator's name and settings. Raise ValueError if it is not one of `NAMED_OPERATORS`."""
-    if type(operator) not in NAMED_OPERATORS.values():
-        known = ", ".join(NAMED_OPERATORS)
+    """Return the operator's name and settings. Raise InputError if it is not one of `OPERATORS`."""
+    if not is_named(operator):
+        known = ", ".join(OPERATORS.names())
         raise InputError(f"only named operators can be saved ({known}); got {operator!r}: undo the swap before saving")
-    settings = {name: getattr(operator, name) for name in _settings(type(operator))}
-    plain = {name: value.to_dict() if isinstance(value, Pursuit) else value for name, value in settings.items()}
-    return {"operator": operator.name, **plain}
+    settings = {name: _as_plain(name, getattr(operator, name)) for name in _settings(type(operator))}
+    return {"operator": operator.name, **settings}
 
 
 def operator_from_dict(stored: Any) -> Any:
-    """Return the operator that `operator_to_dict` stored. Raise ValueError for anything else."""
+    """Return the operator that `operator_to_dict` stored. Raise InputError for anything else.
+
+    The name is looked up in `OPERATORS`; settings are values that the operator's own class checks.
+    """
     name = stored.get("operator") if isinstance(stored, Mapping) else None
-    if not isinstance(name, str) or name not in NAMED_OPERATORS:
-        raise InputError(f"expected an operator among {', '.join(NAMED_OPERATORS)}; got {stored!r}")
+    if not isinstance(name, str) or name not in OPERATORS:
+        raise InputError(f"expected an operator among {', '.join(OPERATORS.names())}; got {stored!r}")
     settings = {name: value for name, value in stored.items() if name != "operator"}
-    kind = NAMED_OPERATORS[name]
+    kind = OPERATORS.get(name)
     unknown = settings.keys() - _settings(kind)
     if unknown:
         raise InputError(f"{kind.name} has no setting {', '.join(sorted(unknown))}")
@@ -278,6 +322,13 @@ def operator_from_dict(stored: Any) -> Any:
         return kind(**settings)
     except TypeError as error:
         raise InputError(f"bad settings for {kind.name}: {error}") from None
+
+
+def _as_plain(name: str, value: Any) -> Any:
+    plain = value.to_dict() if isinstance(value, Pursuit) else value
+    if not isinstance(plain, bool | int | float | str | list | tuple | dict | None):
+        raise InputError(f"a file cannot hold the setting {name}, {value!r}: give numbers, words, or lists of them")
+    return plain
 
 
 def _settings(kind: type[Any]) -> list[str]:

@@ -30,6 +30,7 @@ from clearhead.operators.softmax import (
     as_rows,
     attend_with_keys,
     fused_attention,
+    slow_softmax_attention,
     softmax_attention,
     split_causal,
 )
@@ -43,17 +44,6 @@ from clearhead.operators.symmetric import (
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
-
-__all__ = [
-    "AttentionStep",
-    "Observer",
-    "check_pursuit",
-    "iterate",
-    "iterate_in_chunks",
-    "principal_attention_pursuit",
-    "pursue_published",
-    "threshold_by_head",
-]
 
 # The number of entries of keys per chunk and thread on the CPU: the tensors of an iteration stay in its caches, and
 # each operation is long compared with the time that threads wait for each other at its end.
@@ -96,6 +86,29 @@ def principal_attention_pursuit(
     mask, is_causal = split_causal(mask, k, is_causal=is_causal)
     step = AttentionStep(mask=mask, is_causal=is_causal, scale=scale)
     return pursue_published(k, v, bound, _STEPS[dual_sign], step, iterations=int(iterations))
+
+
+def slow_principal_attention_pursuit(
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n d"],
+    *,
+    iterations: int,
+    threshold: Float[Tensor, "..."] | float,
+    dual_sign: DualSign = -1,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n d"]:
+    """Compute `principal_attention_pursuit` line by line, with the sparse part and the dual update."""
+    scale = check_pursuit(k, v, iterations, dual_sign, mask, scale)
+    t = threshold_by_head(k, threshold)[..., None, None].to(k.dtype)
+    low_rank = dual = torch.zeros_like(k)
+    for _ in range(int(iterations)):
+        residual = k - low_rank + dual
+        sparse = residual.sign() * (residual.abs() - t).clamp_min(0)
+        keys = k - sparse + dual_sign * dual
+        low_rank = slow_softmax_attention(keys, keys, v, mask=mask, scale=scale)
+        dual = dual + (k - low_rank - sparse)
+    return low_rank
 
 
 def pursue_published(

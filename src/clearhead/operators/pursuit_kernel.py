@@ -12,8 +12,6 @@ from clearhead.errors import InputError
 from clearhead.kernels.calls import Pursued, Schedule, allocate_pursuit, empty_by_token, pursue, pursue_backward
 from clearhead.operators.symmetric_kernel import check_operands, kernel_for
 
-__all__ = ["pursuit"]
-
 
 @torch.library.custom_op("clearhead::pursuit", mutates_args=())
 def pursuit(

@@ -17,8 +17,6 @@ from clearhead.errors import InputError
 from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.clamped_keys import RELEASED_BOUND, KeyBound, KeyMu, Scope, Threshold, Width
 
-__all__ = ["PRESETS", "DropoutIterations", "Inner", "Order", "Pursuit", "Shrink", "preset"]
-
 
 class Order(StrEnum):
     """The order of the steps in an iteration."""

@@ -8,9 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.operators.named import NAMED_OPERATORS
-
-__all__ = ["CHILD_NAME", "Buildable", "Requirements", "instantiate", "requirements_of", "resolve_operator"]
+from clearhead.operators.named import OPERATORS, PROPERTIES, operator_from_dict
 
 CHILD_NAME = "clearhead_operator"
 """The name under which a layer holds an operator with parameters."""
@@ -43,14 +41,14 @@ class Requirements:
 
 
 def resolve_operator(operator: str | Callable[..., Tensor] | Buildable) -> Callable[..., Any] | Buildable:
-    """Return the operator, or the one of `NAMED_OPERATORS` with this name, with its default settings.
+    """Return the operator, or the one of `OPERATORS` with this name, with its default settings.
 
     Raise ValueError for an unknown name, and for anything that is not called with (q, k, v, *, mask, scale).
     """
     if isinstance(operator, str):
-        if operator not in NAMED_OPERATORS:
-            raise InputError(f"there is no operator {operator!r}; choose from {', '.join(NAMED_OPERATORS)}")
-        return NAMED_OPERATORS[operator]()  # type: ignore[no-any-return]
+        if operator not in OPERATORS:
+            raise InputError(f"there is no operator {operator!r}; choose from {', '.join(OPERATORS.names())}")
+        return operator_from_dict({"operator": operator})  # type: ignore[no-any-return]
     expected = "expected an operator, its name, or a function (q, k, v, *, mask, scale)"
     if isinstance(operator, type) or not (callable(operator) or isinstance(operator, Buildable)):
         raise InputError(f"{expected}; got {operator!r}")
@@ -76,12 +74,11 @@ def _accepts_operands(operator: Any) -> bool:
 
 def requirements_of(operator: Any) -> Requirements:
     """Return the properties that the operator declares, or those of a plain function."""
-    declared = ("square", "needs_past_queries", "uses_queries", "takes")
-    if not all(hasattr(operator, name) for name in declared):
+    if not all(hasattr(operator, name) for name in PROPERTIES):
         name = getattr(operator, "__name__", type(operator).__name__)
         return Requirements(name=name, plain=True)
     has_key_rows = bool(getattr(operator, "has_key_rows", False))
-    properties = {name: getattr(operator, name) for name in declared}
+    properties = {name: getattr(operator, name) for name in PROPERTIES}
     return Requirements(name=operator.name, has_key_rows=has_key_rows, **properties)
 
 

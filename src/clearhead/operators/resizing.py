@@ -14,8 +14,6 @@ from torch.nn.functional import interpolate, pad
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError
 
-__all__ = ["Layout", "resize_matrix"]
-
 Layout = Literal["line", "grid"]
 """The arrangement of tokens: in sequence, or on a square grid, row by row."""
 

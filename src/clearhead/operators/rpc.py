@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.numerics.component_pursuit import hard_threshold, soft_threshold
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.pursuit import AttentionStep, iterate, iterate_in_chunks, pursue_published
-from clearhead.operators.pursuit_options import PRESETS, Pursuit
-from clearhead.operators.softmax import as_rows, split_causal
+from clearhead.operators.pursuit_options import PRESETS, Inner, Order, Pursuit, Shrink
+from clearhead.operators.softmax import as_rows, slow_softmax_attention, split_causal
 from clearhead.operators.symmetric import resolve_scale
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
-
-__all__ = ["PursuitStep", "PursuitTrace", "check_rpc", "rpc_attention", "trace_pursuit"]
 
 _RELEASED = PRESETS["code-2024-10"]
 
@@ -70,6 +69,45 @@ def rpc_attention(
     with no_autocast(k):
         step = AttentionStep(queries=q, mask=mask, is_causal=is_causal, scale=scale, dropout=dropout)
         return iterate_in_chunks(k.to(wide), v.to(wide), bound, pursuit, step).to(v.dtype)
+
+
+def slow_rpc_attention(
+    q: Float[Tensor, "*b n d"] | None,
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n d"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+    pursuit: Pursuit = PRESETS["code-2024-10"],
+) -> Float[Tensor, "*b n d"]:
+    """Compute `rpc_attention` line by line, with S and Y, and attention row by row."""
+    check_rpc(q, k, v, pursuit, mask)
+    bound, mu = pursuit.bound.compute(k, mask).to(k.dtype), pursuit.bound.compute_mu(k, mask).to(k.dtype)
+    shrink = soft_threshold if pursuit.shrink is Shrink.SOFT else hard_threshold
+    low_rank = sparse = dual = torch.zeros_like(k)
+
+    def sparse_part(i: int) -> Tensor:
+        residual = k - low_rank + dual / mu
+        if i == pursuit.iterations - 1 or pursuit.inner is Inner.SHRINK:
+            return shrink(residual, bound)
+        return residual if pursuit.inner is Inner.ALL else residual / 2
+
+    for i in range(pursuit.iterations):
+        if pursuit.order is Order.SPARSE_FIRST:
+            sparse = sparse_part(i)
+        keys = k - sparse + pursuit.dual_sign * dual / mu
+        queries = keys if q is None else q
+        if pursuit.centred:
+            visible = torch.ones_like(k[..., :1], dtype=torch.bool)
+            if mask is not None:
+                visible = visible & as_rows(mask).expand(*mask.shape[:-2], 1, k.shape[-2]).mT
+            mean = (queries * visible).sum(dim=-2, keepdim=True) / visible.sum(dim=-2, keepdim=True).clamp_min(1)
+            queries = queries - mean
+        low_rank = slow_softmax_attention(queries, keys, v, mask=mask, scale=scale)
+        if pursuit.order is Order.LOW_RANK_FIRST:
+            sparse = sparse_part(i)
+        dual = dual + mu * (k - low_rank - sparse)
+    return low_rank
 
 
 def check_rpc(

@@ -18,21 +18,9 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.resizing import Layout, resize_matrix
-from clearhead.operators.softmax import softmax_attention
+from clearhead.operators.softmax import slow_softmax_attention, softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
-
-__all__ = [
-    "AlphaAsymmetric",
-    "AlphaSymmetric",
-    "SMatrix",
-    "Scaling",
-    "check_scaling",
-    "expand_alpha",
-    "matrix_for_keys",
-    "scaled_attention",
-    "scaled_values",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +79,30 @@ def scaled_attention(
     matrix S takes one product for the whole batch, unless a mask differs both between inputs and between queries.
     """
     return softmax_attention(q, k, scaled_values(q, k, v, s=s, mask=mask, scale=scale), mask=mask, scale=scale)
+
+
+def slow_scaled_attention(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    v: Float[Tensor, "*b m e"],
+    *,
+    s: Scaling,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n e"]:
+    """Compute `scaled_attention` with S as a matrix for every head, one token's values at a time."""
+    key_mask = check_scaling(q, k, v, s, mask)
+    *batch, m, _ = v.shape
+    if isinstance(s, SMatrix):
+        matrix = matrix_for_keys(s, q, k, v).expand(*batch, m, m)
+        matrix = matrix if key_mask is None else torch.where(key_mask, matrix, 0)
+    else:
+        queries = k if isinstance(s, AlphaSymmetric) else q
+        identity = torch.eye(m, dtype=v.dtype, device=v.device).expand(*batch, m, m)
+        matrix = expand_alpha(s.alpha, v) * slow_softmax_attention(queries, k, identity, mask=key_mask, scale=scale)
+    rows = [v[..., j, :] - (matrix[..., j, :, None] * v).sum(dim=-2) for j in range(m)]
+    values = torch.stack(rows, dim=-2).to(v.dtype) if rows else v
+    return slow_softmax_attention(q, k, values, mask=mask, scale=scale)
 
 
 def scaled_values(

@@ -17,17 +17,6 @@ from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.private_names import functorch_active, jit_tracing
 from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
 
-__all__ = [
-    "add_causal_mask",
-    "as_rows",
-    "attend_with_keys",
-    "check_causal",
-    "check_sinks",
-    "fused_attention",
-    "softmax_attention",
-    "split_causal",
-]
-
 # Rows of a mask that are compared at once, so that they stay in the cache.
 _BLOCK_ROWS = 64
 _FEWER = "pass fewer tokens or heads at once, or a mask (..., 1, m) that is the same for all queries"
@@ -76,6 +65,45 @@ def softmax_attention(
     if mask is None:
         return attend(mask=None)
     return attend_with_keys(attend, mask)
+
+
+def slow_softmax_attention(
+    q: Float[Tensor, "*b n d"],
+    k: Float[Tensor, "*b m d"],
+    v: Float[Tensor, "*b m e"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    bias: Float[Tensor, "..."] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "h"] | None = None,
+) -> Float[Tensor, "*b n e"]:
+    """Compute `softmax_attention` one query at a time."""
+    check_attention_operands(q, k, v, mask=mask, bias=bias)
+    check_sinks(q, k, v, sinks)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    *batch, n, m = *q.shape[:-1], k.shape[-2]
+    visible = torch.ones(n, m, dtype=torch.bool, device=q.device) if mask is None else mask
+    visible = visible.expand(*batch, n, m)
+    added = torch.zeros(n, m, dtype=q.dtype, device=q.device) if bias is None else bias.to(q.dtype)
+    added = added.expand(*batch, n, m)
+    rows = []
+    for i in range(n):
+        score = scale * (q[..., i, None, :] * k).sum(dim=-1)
+        if softcap is not None:
+            score = softcap * torch.tanh(score / softcap)
+        score = score + added[..., i, :]
+        if sinks is not None:
+            score = torch.cat([score, sinks.to(score.dtype).expand(*batch)[..., None]], dim=-1)
+        row_mask = visible[..., i, :]
+        if sinks is not None:
+            row_mask = torch.cat([row_mask, torch.ones_like(row_mask[..., :1])], dim=-1)
+        score = score.masked_fill(~row_mask, -torch.inf)
+        top = score.detach().amax(dim=-1, keepdim=True) if score.shape[-1] else torch.zeros_like(score.sum(-1, True))
+        weight = (score - torch.where(row_mask.any(dim=-1, keepdim=True), top, 0)).exp()
+        share = weight[..., :m] / weight.sum(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+        rows.append((share[..., None] * v).sum(dim=-2))
+    return torch.stack(rows, dim=-2) if rows else q.new_zeros(*batch, 0, v.shape[-1])
 
 
 def check_causal(q: Tensor, k: Tensor, is_causal: bool) -> None:

@@ -19,16 +19,6 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError, check_finite
 
-__all__ = [
-    "StepSizeWarning",
-    "check_dictionaries",
-    "check_dictionary",
-    "ista_step",
-    "largest_step",
-    "overcomplete_step",
-    "warn_of_step",
-]
-
 
 class StepSizeWarning(UserWarning):
     """A step size above 1/|D|^2, which may not lower the objective."""
@@ -77,6 +67,15 @@ def ista_step(
     return _relu(flat).reshape(z.shape)
 
 
+def slow_ista_step(
+    z: Float[Tensor, "*b n d"], dictionary: Float[Tensor, "d d"], *, step: float = 0.1, penalty: float = 0.1
+) -> Float[Tensor, "*b n d"]:
+    """Compute `ista_step` with tokens as columns, product by product."""
+    check_dictionary(z, dictionary, square=True)
+    Z, D = z.mT, dictionary
+    return torch.relu(Z + step * (D.mT @ Z) - step * (D.mT @ (D @ Z)) - step * penalty).mT
+
+
 def _relu(x: Tensor) -> Tensor:
     """Return max(x, 0), and NaN where x is infinite: minus infinity is an overflow, and a zero would hide it."""
     return torch.relu(x) + 0 * x
@@ -101,6 +100,22 @@ def overcomplete_step(
     first = _relu(drive)
     second = _relu(first + drive - step * ((first @ dictionary.mT) @ dictionary))
     return second @ decoder.mT
+
+
+def slow_overcomplete_step(
+    z: Float[Tensor, "*b n d"],
+    dictionary: Float[Tensor, "d m"],
+    decoder: Float[Tensor, "d m"],
+    *,
+    step: float = 0.1,
+    penalty: float = 0.1,
+) -> Float[Tensor, "*b n d"]:
+    """Compute `overcomplete_step` with tokens as columns, as printed."""
+    check_dictionaries(z, dictionary, decoder)
+    Z, D = z.mT, dictionary
+    first = torch.relu(step * D.mT @ Z - step * penalty)
+    second = torch.relu(first - step * D.mT @ (D @ first - Z) - step * penalty)
+    return (decoder @ second).mT
 
 
 def check_dictionaries(z: Tensor, dictionary: Tensor, decoder: Tensor) -> None:

@@ -10,14 +10,14 @@ This is not torch.nn.Unfold, which cuts out patches: here a patch is one positio
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from clearhead.operators.softmax import softmax_attention
-from clearhead.shapes import Float, ShapeError
-
-__all__ = ["fold", "spatial_attention", "spatial_size", "unfold"]
+from clearhead.shapes import Bool, Float, ShapeError
 
 
 def spatial_size(x: Float[Tensor, "b ..."], channel_axis: int = 1) -> tuple[int, ...]:
@@ -77,6 +77,38 @@ def spatial_attention(
         raise ShapeError(f"expected k and v of the same spatial size, with channels on axis {channel_axis}; got {got}")
     tokens = (unfold(x, channel_axis) for x in operands.values())
     return fold(operator(*tokens, **options), spatial_size(q, channel_axis), channel_axis)
+
+
+def slow_spatial_attention(
+    q: Float[Tensor, "b ..."],
+    k: Float[Tensor, "b ..."],
+    v: Float[Tensor, "b ..."],
+    *,
+    channel_axis: int = 1,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "b ..."]:
+    """Compute `spatial_attention` with softmax, one position at a time, without unfolding or folding."""
+    scale = 1 / math.sqrt(q.shape[channel_axis]) if scale is None else scale
+    queries, keys = (_positions(spatial_size(x, channel_axis)) for x in (q, k))
+    visible = torch.ones(1, 1, 1, dtype=torch.bool) if mask is None else mask
+    visible = visible.to(q.device).expand(q.shape[0], len(queries), len(keys))
+    q, k, v = (x.movedim(channel_axis, -1) for x in (q, k, v))
+    out = torch.zeros(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
+    for j, query in enumerate(queries):
+        total = torch.zeros_like(out[query])
+        normaliser = torch.zeros_like(total[:, :1])
+        for i, key in enumerate(keys):
+            weight = (scale * (q[query] * k[key]).sum(dim=-1, keepdim=True)).exp()
+            weight = torch.where(visible[:, j, i, None], weight, 0)
+            total, normaliser = total + weight * v[key], normaliser + weight
+        out[query] = torch.where(normaliser > 0, total / torch.where(normaliser > 0, normaliser, 1), 0)
+    return out.movedim(-1, channel_axis)
+
+
+def _positions(size: tuple[int, ...]) -> list[tuple[slice | int, ...]]:
+    """Return the index of each position of a grid, with all of the batch, the last axis running fastest."""
+    return [(slice(None), *position) for position in product(*map(range, size))]
 
 
 def _front_axis(ndim: int, channel_axis: int, got: str) -> int:

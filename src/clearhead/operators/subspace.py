@@ -15,15 +15,8 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import check_eps
-from clearhead.operators.symmetric import symmetric_attention
+from clearhead.operators.symmetric import slow_symmetric_attention, symmetric_attention
 from clearhead.shapes import Bool, Float, ShapeError
-
-__all__ = [
-    "check_bases",
-    "projected",
-    "subspace_attention",
-    "subspace_step",
-]
 
 
 def subspace_attention(
@@ -36,6 +29,13 @@ def subspace_attention(
     SSA of one subspace: `symmetric_attention(v, v)`. `scale` is 1/sqrt(p) if None, as released; the paper has 1.
     """
     return symmetric_attention(v, v, mask=mask, scale=scale)
+
+
+def slow_subspace_attention(
+    v: Float[Tensor, "*b n p"], *, mask: Bool[Tensor, "..."] | None = None, scale: float | None = None
+) -> Float[Tensor, "*b n p"]:
+    """Compute `subspace_attention` one token at a time."""
+    return slow_symmetric_attention(v, v, mask=mask, scale=scale)
 
 
 def subspace_step(
@@ -61,6 +61,25 @@ def subspace_step(
     weight = bases.shape[-1] / (z.shape[-2] * eps**2)
     attended = subspace_attention(projected(z, bases), scale=scale)
     return (1 - length) * z + length * weight * torch.einsum("...knp,kdp->...nd", attended, bases)
+
+
+def slow_subspace_step(
+    z: Float[Tensor, "*b n d"],
+    bases: Float[Tensor, "k d p"],
+    *,
+    length: float,
+    eps: float = 0.5,
+    scale: float = 1.0,
+) -> Float[Tensor, "*b n d"]:
+    """Compute `subspace_step` with tokens as columns, one subspace after the other, as printed."""
+    check_bases(z, bases)
+    Z = z.mT
+    a = bases.shape[-1] / (Z.shape[-1] * eps**2)
+    attended = torch.zeros_like(Z)
+    for U in bases:
+        V = U.mT @ Z
+        attended = attended + U @ (V @ torch.softmax(scale * V.mT @ V, dim=-2))
+    return ((1 - length) * Z + length * a * attended).mT
 
 
 def projected(z: Tensor, bases: Tensor) -> Tensor:

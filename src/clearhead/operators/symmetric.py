@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.operators.softmax import softmax_attention, split_causal
+from clearhead.operators.softmax import slow_softmax_attention, softmax_attention, split_causal
 from clearhead.operators.symmetric_kernel import kernel_supports, no_autocast, symmetric_output
 from clearhead.private_names import forward_mode_active, functorch_active
 from clearhead.shapes import Bool, Float, check_attention_operands
-
-__all__ = ["four_axes", "key_mask_of", "prefers_kernel", "resolve_scale", "symmetric_attention"]
 
 # Below this number of multiply-adds a call of the kernel costs more than the symmetry saves.
 _MIN_KERNEL_OPERATIONS = 1 << 24
@@ -70,6 +68,17 @@ def symmetric_attention(
     wide = torch.promote_types(k.dtype, torch.float32)
     out = symmetric_output(four_axes(k.to(wide)), four_axes(v.to(wide)), key_mask, scale, is_causal)
     return out.to(v.dtype).reshape(v.shape)
+
+
+def slow_symmetric_attention(
+    k: Float[Tensor, "*b n d"],
+    v: Float[Tensor, "*b n e"],
+    *,
+    mask: Bool[Tensor, "..."] | None = None,
+    scale: float | None = None,
+) -> Float[Tensor, "*b n e"]:
+    """Compute `symmetric_attention` as softmax attention whose queries are the keys."""
+    return slow_softmax_attention(k, k, v, mask=mask, scale=scale)
 
 
 def resolve_scale(k: Tensor, scale: float | None) -> float:

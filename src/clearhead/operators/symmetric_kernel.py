@@ -30,8 +30,6 @@ from clearhead.private_names import (
     mark_constant,
 )
 
-__all__ = ["check_operands", "kernel_for", "kernel_supports", "no_autocast", "symmetric", "symmetric_output"]
-
 _PLAIN_TENSORS = (Tensor, torch.nn.Parameter)
 
 

@@ -26,8 +26,6 @@ from clearhead.kernels.calls import Attended, empty_by_token
 from clearhead.operators.softmax import fused_attention
 from clearhead.shapes import Bool, Float
 
-__all__ = ["tiles_backward", "tiles_forward"]
-
 # Exponentials are multiplied by 2^30, so that those far below a row's largest keep all their bits in single precision.
 _LIFT = 2.0**30
 # Heads whose c spreads by more than this, or with rows whose weights sum to less, are computed row by row.

@@ -21,16 +21,6 @@ from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.subspace import check_bases, projected
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = [
-    "ADDED",
-    "LEAST_ENERGY",
-    "causal_token_statistics_attention",
-    "check_heads",
-    "token_statistics_attention",
-    "token_statistics_step",
-    "variational_rate",
-]
-
 # As released: the constants that keep divisions from zero.
 _LEAST_NORM, LEAST_ENERGY, ADDED = 1e-12, 1e-12, 1e-8
 
@@ -89,6 +79,29 @@ def token_statistics_step(
     return z - length / z.shape[-2] * torch.einsum("...knp,kdp->...nd", damped, bases)
 
 
+def slow_token_statistics_step(
+    z: Float[Tensor, "*b n d"],
+    bases: Float[Tensor, "k d p"],
+    *,
+    length: float,
+    eps: float = 0.5,
+    temperature: float = 1.0,
+) -> Float[Tensor, "*b n d"]:
+    """Compute `token_statistics_step` with tokens as columns, one subspace after the other, as printed."""
+    check_bases(z, bases)
+    Z = z.mT
+    d, N = Z.shape[-2:]
+    energies = torch.stack([(U.mT @ Z).square().sum(dim=-2) for U in bases], dim=-1)
+    Pi = torch.softmax(energies / (2 * temperature), dim=-1)
+    step = torch.zeros_like(Z)
+    for k, U in enumerate(bases):
+        V, pi = U.mT @ Z, Pi[..., k]
+        mean = (V.square() @ pi.unsqueeze(-1)) / pi.sum(dim=-1)[..., None, None]
+        D = (d / eps**2) / (1 + (d / eps**2) * mean)
+        step = step + U @ (D * V * pi.unsqueeze(-2))
+    return (Z - length / N * step).mT
+
+
 def token_statistics_attention(
     w: Float[Tensor, "*b h n p"],
     *,
@@ -112,6 +125,19 @@ def token_statistics_attention(
     members = _members(pi, key_mask)
     moments = (members / (members.sum(dim=-1, keepdim=True) + ADDED)).unsqueeze(-2) @ square
     return (-pi.unsqueeze(-1) * wide / (1 + moments)).to(w.dtype)
+
+
+def slow_token_statistics_attention(
+    w: Float[Tensor, "*b h n p"], *, sharpness: Float[Tensor, "h"] | None = None
+) -> Float[Tensor, "*b h n p"]:
+    """Compute `token_statistics_attention` one token at a time."""
+    check_heads(w, sharpness, None)
+    s = w.new_ones(w.shape[-3]) if sharpness is None else sharpness
+    unit = torch.nn.functional.normalize(w, dim=-2)
+    pi = [torch.softmax(s * unit[..., j, :].square().sum(dim=-1), dim=-1) for j in range(w.shape[-2])]
+    total = sum(pi, torch.zeros_like(w[..., 0, 0])) + ADDED
+    moment = sum(((pi[j] / total).unsqueeze(-1) * w[..., j, :].square() for j in range(len(pi))), 0 * w[..., 0, :])
+    return torch.stack([-pi[j].unsqueeze(-1) * w[..., j, :] / (1 + moment) for j in range(len(pi))], dim=-2)
 
 
 def causal_token_statistics_attention(
@@ -142,6 +168,28 @@ def causal_token_statistics_attention(
     members = _members(pi, key_mask)
     moments = (members.unsqueeze(-1) * square).cumsum(dim=-2) / (members.cumsum(dim=-1) + ADDED).unsqueeze(-1)
     return (-pi.unsqueeze(-1) * wide / (1 + moments)).to(w.dtype)
+
+
+def slow_causal_token_statistics_attention(
+    w: Float[Tensor, "*b h n p"],
+    *,
+    sharpness: Float[Tensor, "h"] | None = None,
+    bias: Float[Tensor, "h n"] | None = None,
+) -> Float[Tensor, "*b h n p"]:
+    """Compute `causal_token_statistics_attention` for each token separately, from all tokens before it."""
+    check_heads(w, sharpness, None)
+    s = w.new_ones(w.shape[-3]) if sharpness is None else sharpness
+    c = w.new_zeros(w.shape[-3:-1]) if bias is None else bias
+    pi: list[Tensor] = []
+    outputs = []
+    for j in range(w.shape[-2]):
+        past = w[..., : j + 1, :].square()
+        shares = past[..., j, :] / past.sum(dim=-2).clamp_min(LEAST_ENERGY) + c[:, j].unsqueeze(-1)
+        pi.append(torch.softmax(s * shares.sum(dim=-1), dim=-1))
+        members = torch.stack(pi, dim=-1)
+        moment = (members.unsqueeze(-1) * past).sum(dim=-2) / (members.sum(dim=-1) + ADDED).unsqueeze(-1)
+        outputs.append(-pi[j].unsqueeze(-1) * w[..., j, :] / (1 + moment))
+    return torch.stack(outputs, dim=-2) if outputs else torch.zeros_like(w)
 
 
 def _moments(v: Tensor, memberships: Tensor) -> tuple[Tensor, Tensor]:

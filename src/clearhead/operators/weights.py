@@ -12,8 +12,6 @@ from clearhead.operators.symmetric import resolve_scale
 from clearhead.operators.symmetric_kernel import no_autocast
 from clearhead.shapes import Bool, Float
 
-__all__ = ["clamped_key_weights", "rpc_weights", "softmax_attention_weights"]
-
 
 def softmax_attention_weights(
     q: Float[Tensor, "*b n d"],

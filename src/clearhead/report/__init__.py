@@ -4,8 +4,7 @@ from clearhead.report.comparison import comparison_as_json
 from clearhead.report.html import render_html
 from clearhead.report.json_file import audit_as_json, write_json
 from clearhead.report.notebook import findings_html, notebook_html, summary_text
-from clearhead.report.terminal import print_audit
-from clearhead.report.terminal_summary import print_summary
+from clearhead.report.terminal import print_audit, print_summary
 
 __all__ = [
     "audit_as_json",

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from clearhead.audit.record import AuditRecord
 from clearhead.calibration.results import Calibration, RandomLevel, shipped_calibration
 
-__all__ = ["calibration_sentences", "calibration_summary", "levels_of_random_models"]
-
 
 def calibration_sentences(record: AuditRecord) -> dict[str, str]:
     """Return power and false positives in words, by the title of each theory of the record that was calibrated."""
@@ -23,7 +21,7 @@ def calibration_summary(record: AuditRecord) -> str:
     calibration = _shipped()
     counts = {} if calibration is None else {s.title: calibration.counts(s.key) for s in record.theories}
     known = [f"{title} {', '.join(map(str, of_theory))}" for title, of_theory in counts.items() if of_theory]
-    return f"planted heads detected, at half strength, random models called: {'; '.join(known)}" if known else ""
+    return f"planted heads detected, those of half strength, random models flagged: {'; '.join(known)}" if known else ""
 
 
 def levels_of_random_models(record: AuditRecord) -> dict[str, Mapping[str, RandomLevel]]:

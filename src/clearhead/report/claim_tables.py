@@ -13,8 +13,6 @@ from clearhead.report.columns import Column, first_that_fits, print_columns, pri
 from clearhead.report.grid import ClaimGrid, beyond_controls
 from clearhead.report.wording import clean, control_draws, deciding_control, short
 
-__all__ = ["print_leading_claims", "print_other_claims", "print_published_claims", "print_verdict_table"]
-
 
 def print_leading_claims(grids: Sequence[ClaimGrid], console: Console) -> None:
     """Print the numbers of the claims that decide, with as many columns as fit."""

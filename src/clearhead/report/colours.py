@@ -6,8 +6,6 @@ one scale for light pages (and for terminals, where the colour of the number is 
 
 from dataclasses import dataclass
 
-__all__ = ["DARK", "LIGHT", "Scale", "as_hex"]
-
 RGB = tuple[int, int, int]
 
 

@@ -8,8 +8,6 @@ from rich.text import Text
 
 from clearhead.report.wording import clean
 
-__all__ = ["Column", "first_that_fits", "print_columns", "print_line", "print_paragraph", "text_column"]
-
 GAP = 2
 
 

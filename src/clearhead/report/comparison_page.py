@@ -28,8 +28,6 @@ from clearhead.report.html import page_policy, page_style, page_template
 from clearhead.report.wording import capitalised, clean, number, short, span
 from clearhead.theories.theory import Role, Unit
 
-__all__ = ["render_comparison"]
-
 MOST_ROWS = 400
 """Changes in the page's table; comparison.json has all."""
 SIDE_LIMITS, HEIGHT, NUMBERED_FROM = (15, 72), 34.0, 30

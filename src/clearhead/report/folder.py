@@ -19,8 +19,6 @@ from clearhead.report.json_file import write_json
 from clearhead.storage import sha256_of_file
 from clearhead.temporary_folder import temporary_folder
 
-__all__ = ["ReportFolder", "WrittenComparison", "WrittenReport", "report_folder", "write_report"]
-
 PAGE_FILE, COMPARISON_FILE = "index.html", "comparison.json"
 
 ATTEMPTS = 10

@@ -12,8 +12,6 @@ from clearhead.numerics.moments import Interval
 from clearhead.report.wording import skip_reason
 from clearhead.theories.theory import Claim, Role
 
-__all__ = ["Cell", "ClaimGrid", "Row", "arrange", "beyond_controls", "further_claims", "leading", "skipped_heads"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:

@@ -10,11 +10,6 @@ from clearhead.report.grid import Cell, ClaimGrid, Row, leading
 from clearhead.report.wording import agreement, short
 from clearhead.theories.theory import Claim
 
-__all__ = [
-    "HEADER_HEIGHT", "LABEL_WIDTH", "MAP_WIDTH", "UNMEASURED", "WITHOUT_SCALE", "HeadMap", "Square", "head_maps",
-    "key_shade", "legend_shades", "shade", "shade_of", "shade_styles", "square_text",
-]  # fmt: skip
-
 MAP_WIDTH = 1000
 LABEL_WIDTH = 44
 HEADER_HEIGHT = 22

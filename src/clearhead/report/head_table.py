@@ -14,8 +14,6 @@ from clearhead.report.grid import ClaimGrid
 from clearhead.report.rules import MARKS
 from clearhead.report.wording import agreement, clean, short
 
-__all__ = ["print_head_table"]
-
 LABEL = "layer"
 GAP = 2
 DIM = (Verdict.NO_EVIDENCE, Verdict.NOT_APPLICABLE, Verdict.UNDECIDED, Verdict.NOT_JUDGED)

@@ -3,20 +3,22 @@
 import base64
 import hashlib
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from clearhead.audit.findings import Verdict
+from clearhead.audit.judging import Summary
 from clearhead.audit.record import AuditRecord
+from clearhead.calibration.results import RandomLevel
 from clearhead.report.calibration import calibration_sentences, levels_of_random_models
-from clearhead.report.depth import depth_chart
-from clearhead.report.dispute import view_dispute
-from clearhead.report.grid import Cell, arrange, beyond_controls, further_claims, leading
+from clearhead.report.charts import depth_chart, value_chart
+from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls, further_claims, leading
 from clearhead.report.head_map import head_maps, key_shade, legend_shades, shade_styles
 from clearhead.report.page_data import page_data
-from clearhead.report.value_chart import value_chart
 from clearhead.report.wording import (
     amount_of_memory,
     capitalised,
@@ -35,9 +37,76 @@ from clearhead.report.wording import (
     skip_sentence,
     span,
 )
-from clearhead.theories.theory import Role
+from clearhead.theories.theory import Dispute, Position, Role
 
-__all__ = ["page_file", "page_policy", "page_style", "page_template", "render_html"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryTable:
+    """Claims in rows, and in columns every control that any of them has."""
+
+    controls: tuple[str, ...]
+    summaries: tuple[Summary, ...]
+    absent: tuple[str, ...] = ()
+    """Statistics that were not measured in this audit."""
+    random_models: Mapping[str, RandomLevel] = field(default_factory=dict)
+    """What the statistics are on random models, where the calibration has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionView:
+    """A publication's position, and its statistics on this model."""
+
+    position: Position
+    table: SummaryTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisputeView:
+    """A dispute as the page shows it: positions, the claims that decide, and the conditions for them."""
+
+    dispute: Dispute
+    positions: tuple[PositionView, ...]
+    deciding: tuple[Summary, ...]
+    conditions: SummaryTable
+
+
+def summary_table(
+    summaries: Sequence[Summary], *, absent: Sequence[str] = (), random_models: Mapping[str, RandomLevel] | None = None
+) -> SummaryTable:
+    """Return a table of claims."""
+    controls = dict.fromkeys(name for summary in summaries for name in summary.controls)
+    statistics = {summary.claim.statistic for summary in summaries}
+    return SummaryTable(
+        controls=tuple(controls),
+        summaries=tuple(summaries),
+        absent=tuple(absent),
+        random_models={name: level for name, level in (random_models or {}).items() if name in statistics},
+    )
+
+
+def view_dispute(
+    dispute: Dispute, grids: Sequence[ClaimGrid], random_models: Mapping[str, RandomLevel] | None = None
+) -> DisputeView:
+    """Look up the claims of a dispute among those that were measured."""
+    measured = {grid.claim.statistic: grid.summary for grid in grids if grid.claim.theory == dispute.theory}
+    conditions = [grid.summary for grid in further_claims(grids, dispute.theory, Role.SECONDARY)]
+    return DisputeView(
+        dispute=dispute,
+        positions=tuple(
+            PositionView(
+                position=position,
+                table=summary_table(
+                    [measured[name] for name in position.rests_on if name in measured],
+                    absent=[name for name in position.rests_on if name not in measured],
+                    random_models=random_models,
+                ),
+            )
+            for position in dispute.positions
+        ),
+        deciding=tuple(grid.summary for grid in leading(grids) if grid.claim.theory == dispute.theory),
+        conditions=summary_table(conditions),
+    )
+
 
 _SCRIPTS = ("page.js", "head_map.js", "attention.js", "drawer.js", "head_table.js", "view.js")
 _FILTERS = {

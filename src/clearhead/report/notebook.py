@@ -11,8 +11,6 @@ from clearhead.rendering import renders
 from clearhead.report.grid import arrange, leading
 from clearhead.report.wording import clean, evidence, headline, meaning, number, span
 
-__all__ = ["findings_html", "notebook_html", "summary_text"]
-
 
 @renders(AuditRecord, "text")
 def summary_text(record: AuditRecord) -> str:

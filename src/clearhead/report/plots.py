@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLOURS", "as_svg", "draw_images", "finish_panel", "make_panels", "plot_band", "plot_mean", "plot_percentage",
-    "plot_plane", "plot_range", "write_figure",
-]  # fmt: skip
-
 COLOURS = ("#1f5fa8", "#b85c00", "#1b7f4d", "#7a3fa0", "#5f6672", "#b3261e")
 DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 2)), (0, (7, 2, 2, 2)), (0, (4, 1.5)), (0, (1, 1.5)))
 """Lines differ in more than colour."""

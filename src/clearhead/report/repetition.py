@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Repetition", "compare_findings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:

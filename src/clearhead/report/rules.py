@@ -3,8 +3,6 @@
 from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import SMALL, SUPPORT
 
-__all__ = ["MARKS", "RULES"]
-
 MARKS = {
     Verdict.SUPPORTED: "*",
     Verdict.PARTLY_SUPPORTED: "+",

@@ -8,22 +8,6 @@ import numpy as np
 from clearhead.numerics.moments import Interval, RunningMoments, wilson_interval
 from clearhead.report.columns import Column, text_column
 
-__all__ = [
-    "Estimate",
-    "Field",
-    "Table",
-    "as_columns",
-    "as_markdown",
-    "decimals",
-    "estimate",
-    "mean_of",
-    "moments_of",
-    "over_runs",
-    "percentage",
-    "plus_minus",
-    "significant",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:

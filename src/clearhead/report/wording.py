@@ -9,30 +9,6 @@ from clearhead.numerics.memory import format_bytes
 from clearhead.numerics.moments import Interval
 from clearhead.theories.theory import Claim, PlainWords, Role, Unit
 
-__all__ = [
-    "agreement",
-    "amount_of_memory",
-    "capitalised",
-    "clean",
-    "closest_control",
-    "control_draws",
-    "deciding_control",
-    "duration",
-    "evidence",
-    "headline",
-    "in_prose",
-    "interval_in_prose",
-    "main_verdict",
-    "meaning",
-    "number",
-    "numbers",
-    "position",
-    "short",
-    "skip_reason",
-    "skip_sentence",
-    "span",
-]
-
 _HEADLINES = {
     Verdict.SUPPORTED: "{subject} is supported {where}",
     Verdict.PARTLY_SUPPORTED: "{subject} is partly supported {where}",

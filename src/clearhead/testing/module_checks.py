@@ -16,8 +16,6 @@ from clearhead.testing.modules import ModuleSubject
 from clearhead.testing.shared_checks import SHARED_CHECKS, require_finite
 from clearhead.testing.subject import require, require_close
 
-__all__ = ["MODULE_CHECKS", "MODULE_MASK_CHECKS", "permutation_error", "sees_later_tokens"]
-
 LARGE = 2.0**10
 """The entries of hidden tokens: scores of a million, beyond masks made of large numbers instead of -inf."""
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from clearhead.numerics.precision import tolerance
 from clearhead.testing.subject import BATCH, Differentiable, Inputs, Subject, first_tensor, require
 
-__all__ = ["TOKENS", "ModuleSubject", "float64_copy"]
-
 TOKENS = 7
 
 KEY_MASKS = {"key_mask": True, "key_padding_mask": False}

@@ -14,8 +14,6 @@ from clearhead.testing.operators import HEADS, VALUE_WIDTH, WIDTH, OperatorSubje
 from clearhead.testing.shared_checks import SHARED_CHECKS, require_finite
 from clearhead.testing.subject import BATCH, Inputs, require, require_close
 
-__all__ = ["MASK_CHECKS", "OPERATOR_CHECKS", "REFERENCE_CHECKS"]
-
 LARGE = 2.0**20
 """The entries of hidden keys and values: any weight on them shows, and no product of two overflows."""
 

@@ -9,8 +9,6 @@ from torch import Tensor
 from clearhead.numerics.precision import tolerance
 from clearhead.testing.subject import BATCH, Differentiable, Inputs, Subject, require
 
-__all__ = ["HEADS", "KEYS", "QUERIES", "VALUE_WIDTH", "WIDTH", "Operator", "OperatorSubject", "one_input_at_a_time"]
-
 Operator = Callable[..., Tensor]
 
 HEADS, QUERIES, KEYS, WIDTH, VALUE_WIDTH = 3, 5, 7, 11, 13

@@ -8,8 +8,6 @@ from torch import Tensor
 from clearhead.numerics.precision import difference_step
 from clearhead.testing.subject import Inputs, Subject, first_tensor, require, require_close
 
-__all__ = ["SHARED_CHECKS", "require_finite"]
-
 
 def output(subject: Subject) -> None:
     """Raise unless the output has the right shape, the inputs' dtype and finite entries."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["BATCH", "Differentiable", "Inputs", "Subject", "require", "require_close"]
-
 BATCH = 2
 
 Inputs = dict[str, Tensor]

@@ -15,8 +15,6 @@ from clearhead.theories.samples import average
 from clearhead.theories.sums import Sums
 from clearhead.theories.theory import Claim, Sample, Samples, Theory, Unit
 
-__all__ = ["HISTORY", "Accumulator", "new_accumulator"]
-
 HISTORY = 12
 """Number of inputs before its own that every part of an audit gets, if there are as many. They do not count there."""
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Bool, Float, all_finite
-from clearhead.theories.example import Example, Random
-from clearhead.theories.few_heads import between, first_weights
+from clearhead.theories.example import Example, Random, between, first_weights
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
 from clearhead.theories.theory import (
@@ -27,8 +26,6 @@ from clearhead.theories.theory import (
     Samples,
     Theory,
 )
-
-__all__ = ["MASS", "RATE", "THEORY", "VALUE"]
 
 TITLE = "attention sinks"
 GU = "Gu et al. 2024 (arXiv 2410.10781)"

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Reason", "ReasonKind"]
-
 
 class ReasonKind(StrEnum):
     """The kind of a reason: what a caller could do about it."""

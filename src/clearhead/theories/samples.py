@@ -12,8 +12,6 @@ from clearhead.shapes import Bool
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Sample
 
-__all__ = ["SAMPLED", "average", "measure_by_head", "repeat", "sample_tokens"]
-
 LONGEST, SAMPLE_SIZE = 512, 256
 """Inputs of more tokens than the first are measured on as many tokens as the second, drawn at random."""
 SAMPLED = Reason(ReasonKind.SAMPLED, f"{SAMPLE_SIZE} tokens were drawn from inputs of more than {LONGEST}")

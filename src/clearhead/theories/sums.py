@@ -17,8 +17,6 @@ from clearhead.numerics.precision import resolution
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Control, Sample
 
-__all__ = ["ControlSums", "Sums"]
-
 GROWTH = 1.25
 """The factor by which the table grows when it is full."""
 

@@ -5,7 +5,7 @@ import torch
 
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.theories.coding_rate import THEORY
-from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
+from clearhead.theories.coding_rate.depth import density, gaussian_density, nonzero_fraction
 from tests.measured import Measured
 from tests.theories.coding_rate.synthetic_heads import INPUTS, bases, compressed, heads_of, tokens
 

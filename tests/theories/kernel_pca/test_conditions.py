@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clearhead.theories.kernel_pca.conditions import (
+from clearhead.theories.kernel_pca.published import (
     axes_not_orthogonal,
     axis_coefficients,
     best_assignment,

@@ -33,7 +33,7 @@ def test_kept_choices_share_no_memory_with_a_batch() -> None:
     untrained = untrained_heads(heads, sampling)
     for choices in choices_of(examples_of(heads), space_of(heads), generators, sampling, untrained=untrained):
         assert all(choice.pull.base is None and choice.pull.size for choice in choices.measured)
-        for kept in (*(choice.of_model() for choice in choices.measured), *choices.further):
+        for kept in (*(choice.model_only() for choice in choices.measured), *choices.further):
             assert kept.pull.base is None
             assert not kept.pull.size
             assert not kept.scores
@@ -75,13 +75,13 @@ def test_further_queries_are_drawn_only_for_the_groups_that_are_kept() -> None:
 def test_large_batches_draw_the_same_untrained_heads_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sampling = dataclasses.replace(SAMPLING, **CONTROLS)
     results = []
-    for most in (on_heads.MOST_KEPT, 0):
+    for limit in (on_heads.MAX_KEPT, 0):
         monkeypatch.setattr(on_heads, "LARGE_BATCH", INPUTS)
-        monkeypatch.setattr(on_heads, "MOST_KEPT_BY_LARGE_BATCHES", most)
+        monkeypatch.setattr(on_heads, "MAX_KEPT_BY_LARGE_BATCHES", limit)
         measurement = Measured(make_theory(sampling=sampling, everywhere=True), claims=(c.RATIO, c.SATURATION))
         for heads in heads_of(svm(tokens())):
             measurement.feed(heads)
-        assert any("untrained heads" in key for key in measurement.cache) == (most > 0)
+        assert any("untrained heads" in key for key in measurement.cache) == (limit > 0)
         results.append(
             [[finding.value, *(x.value for x in finding.controls)] for finding in findings_of(measurement, c.RATIO)]
         )

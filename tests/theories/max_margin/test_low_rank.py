@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clearhead.theories.max_margin import MarginWarning, Norm, Status, attention_svm
-from clearhead.theories.max_margin.svm.low_rank import truncated
+from clearhead.theories.max_margin.svm.solving import truncated
 from tests.theories.max_margin.problems import Problem, attained_margin, feasible_problem, linear_problem, margin_bound
 
 NUCLEAR = Norm.NUCLEAR

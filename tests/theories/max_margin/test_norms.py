@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.theories.max_margin import Norm, attention_svm
-from clearhead.theories.max_margin.svm.norms import bracket, dual_norm, norm_of
+from clearhead.theories.max_margin.svm.certificate import bracket, dual_norm, norm_of
 from clearhead.theories.max_margin.svm.selection import selection_constraints
 from tests.theories.max_margin.problems import Problem, feasible_problem
 

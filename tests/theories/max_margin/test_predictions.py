@@ -268,7 +268,7 @@ def test_kept_choices_are_exact_and_of_the_layers_own_heads_alone() -> None:
         for choices in choices_of(examples_of(heads), space_of(heads), generators, sampling, untrained=untrained):
             assert (len(choices.measured), len(choices.further)) == (3, 2)
             for choice in (*choices.measured, *choices.further):
-                kept = choice.of_model()
+                kept = choice.model_only()
                 assert kept.x.dtype == dtype
                 assert kept.selected.keys() == {MODEL}
                 np.testing.assert_array_equal(kept.x[:, : kept.sample_size], choice.x[:, : choice.sample_size])

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from clearhead.cli import options
 from clearhead.cli.failure import CommandError
 
 __all__ = ["attack"]
@@ -85,7 +84,7 @@ def attack(
     ] = None,
     std: Annotated[str | None, typer.Option(help="Standard deviation of the model's normalisation by channel.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images attacked at once; bounds the memory.")] = 100,
-    seed: options.Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random draws.")] = 0,
     out: Annotated[
         str, typer.Option(metavar="PATH", help="Folder for index.html, attack.json and finished parts.")
     ] = DEFAULT_OUT,

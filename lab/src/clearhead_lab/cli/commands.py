@@ -107,6 +107,6 @@ def demo(
 
     Example: clearhead demo kernel-pca
     """
-    from clearhead_lab.cli.demo_command import list_demos, write_demo
+    from clearhead_lab.demos.page import list_demos, write_demo
 
     typer.echo(list_demos() if name is None else write_demo(name, out))

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from clearhead.cli.console import ProgressBar, printing
 from clearhead.report.wording import clean
-from clearhead_lab.theorems.catalogue import all_theorems
-from clearhead_lab.theorems.table import print_theorems, theorems_as_json
+from clearhead_lab.theorems.table import all_theorems, print_theorems, theorems_as_json
 from clearhead_lab.theorems.theorem import TheoremCheck
 
 __all__ = ["check_theorems", "print_checks"]

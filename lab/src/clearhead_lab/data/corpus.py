@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.data.parquet import open_parquet, readable_parquet
+from clearhead.data.tables import open_parquet, readable_parquet
 from clearhead.errors import InputError
 
 __all__ = ["EOS", "UNKNOWN", "Corpus", "read_corpus"]

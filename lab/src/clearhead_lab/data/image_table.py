@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.data.decoding import CorruptImageError, decode_mask, decode_pixels
-from clearhead.data.parquet import open_parquet, readable_parquet
+from clearhead.data.tables import open_parquet, readable_parquet
 from clearhead.errors import InputError
 from clearhead_lab.data.masks import MaskCoding
 

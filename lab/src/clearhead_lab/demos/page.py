@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from markupsafe import Markup
 
 from clearhead.errors import InputError
 from clearhead.report.html import page_file, page_policy, page_template
 
-__all__ = ["DEMOS", "Demo", "render_demo"]
+__all__ = ["DEMOS", "Demo", "list_demos", "render_demo", "write_demo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +132,20 @@ def render_demo(name: str) -> str:
         script=Markup(script),
         policy=page_policy(script=script, style=style),
     )
+
+
+def list_demos() -> str:
+    """Return one line per demonstration."""
+    width = max(map(len, DEMOS))
+    return "\n".join(f"{name:{width}}  {demo.title}" for name, demo in DEMOS.items())
+
+
+def write_demo(name: str, out: Path | None) -> str:
+    """Write a demonstration and return its path."""
+    page = render_demo(name)
+    path = Path(f"clearhead-{name}.html") if out is None else out
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another path with --out") from None
+    return str(path)

@@ -1,27 +1,38 @@
 """Estimates over seeds: means with intervals, and paired differences between variants that share their seeds."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy import optimize, special, stats
 
-from clearhead.numerics.moments import false_discovery_rate
-from clearhead.report.tables import Estimate, estimate, moments_of
+from clearhead.numerics.moments import false_discovery_rate, student_quantile
+from clearhead.report.tables import Estimate, Field, estimate, mean_of, moments_of, over_runs, plus_minus
 
-__all__ = ["Difference", "Verdict", "differences"]
+__all__ = ["LEVEL", "POWER", "Difference", "Verdict", "differences", "mean_field", "smallest_detectable"]
 
-Verdict = Literal["higher", "lower", "not distinguishable"]
+Verdict = Literal["higher", "lower", "not distinguishable", "spread unknown"]
 LEVEL = 0.05
+POWER = 0.8
+
+
+def mean_field(title: str, rows: Iterable[Sequence[float | int | None]], *, short: str = "", rank: int = 0) -> Field:
+    """Return a column of means over runs, a row of runs for each cell, with intervals where there is space."""
+    means = [over_runs(runs) for runs in rows]
+    cells, narrow = [plus_minus(mean) for mean in means], [mean_of(mean) for mean in means]
+    return Field(title=title, short=short, cells=cells, narrow=narrow, rank=rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """The difference of a measure between a variant and its baseline, paired by seed.
 
-    adjusted: the p-value of the paired t-test, adjusted for all differences of the same call
+    adjusted: the p-value of the paired t-test, adjusted for all differences of the same call; None without spread
+    detectable: `smallest_detectable` of the differences; None without spread
     verdict: by the adjusted p-value at 5 %; the interval is not adjusted, so it can exclude zero where the verdict does
-        not
+        not. "not distinguishable" says nothing about differences below `detectable`
     """
 
     measure: str
@@ -29,8 +40,14 @@ class Difference:
     baseline: str
     by_seed: tuple[float, ...]
     estimate: Estimate
-    adjusted: float
+    adjusted: float | None
+    detectable: float | None
     verdict: Verdict
+
+    @property
+    def found(self) -> bool:
+        """Return whether the verdict is that the variant is higher or lower."""
+        return self.verdict in ("higher", "lower")
 
 
 def differences(
@@ -38,8 +55,8 @@ def differences(
 ) -> list[Difference]:
     """Compare every pair (variant, baseline) in every measure, over the seeds that both have.
 
-    A pair with fewer than two common seeds is left out. A difference that is the same for all seeds has p-value 1: its
-    spread is not known, as it happens to accuracies on few images.
+    A pair with fewer than two common seeds is left out. A difference that is the same for all seeds has no p-value: its
+    spread is not known, as it happens to accuracies on few images. It counts as a comparison with p-value 1.
 
     measured: values by measure, variant and seed
     pairs: p-values are adjusted for all of them (Benjamini and Hochberg 1995)
@@ -58,18 +75,47 @@ def differences(
     ]
 
 
+def smallest_detectable(by_seed: Sequence[float]) -> float:
+    """Return the difference that a paired t-test finds in 80 % of repetitions, with as many seeds and this spread.
+
+    The test is two-sided at 5 %, before adjustment for other comparisons. At least two seeds.
+    """
+    return float(_detectable_errors(len(by_seed)) * moments_of(by_seed).standard_error()[0])
+
+
+@functools.cache
+def _detectable_errors(seeds: int) -> float:
+    """Return the smallest detectable difference in standard errors.
+
+    Power is the mean over the distribution of the estimated spread; scipy's noncentral t is NaN for few seeds.
+    """
+    freedom = seeds - 1
+    draws = stats.chi2.ppf((np.arange(10_000) + 0.5) / 10_000, freedom)
+    needed = student_quantile(1 - LEVEL / 2, freedom) * np.sqrt(draws / freedom)
+
+    def missing(difference: float) -> float:
+        found = special.ndtr(difference - needed) + special.ndtr(-difference - needed)
+        return float(found.mean()) - POWER
+
+    return float(optimize.brentq(missing, 0.0, 100.0))
+
+
 def _difference(measure: str, variant: str, baseline: str, by_seed: tuple[float, ...], adjusted: float) -> Difference:
     mean = estimate(by_seed)
     assert mean is not None, "pairs with fewer than two seeds are left out"
-    verdict: Verdict = "not distinguishable"
-    if adjusted <= LEVEL:
+    known = not _same(by_seed)
+    verdict: Verdict = "not distinguishable" if known else "spread unknown"
+    if known and adjusted <= LEVEL:
         verdict = "higher" if mean.mean > 0 else "lower"
     return Difference(
-        measure=measure, variant=variant, baseline=baseline, by_seed=by_seed, estimate=mean, adjusted=adjusted,
-        verdict=verdict,
+        measure=measure, variant=variant, baseline=baseline, by_seed=by_seed, estimate=mean, verdict=verdict,
+        adjusted=adjusted if known else None, detectable=smallest_detectable(by_seed) if known else None,
     )  # fmt: skip
 
 
 def _p_value(by_seed: Sequence[float]) -> float:
-    same = max(by_seed) - min(by_seed) <= 1e-12 * max(map(abs, by_seed))
-    return 1.0 if same else float(moments_of(by_seed).p_value()[0])
+    return 1.0 if _same(by_seed) else float(moments_of(by_seed).p_value()[0])
+
+
+def _same(by_seed: Sequence[float]) -> bool:
+    return max(by_seed) - min(by_seed) <= 1e-12 * max(map(abs, by_seed))

@@ -16,11 +16,14 @@ from clearhead.report.tables import Table, as_columns, as_markdown
 from clearhead.stored_json import DamagedFileError, read_json, write_json, write_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+else:  # matplotlib is optional, and loaded when a figure is drawn
+    Axes = Figure = Any
 
 __all__ = [
-    "SHARED_RUNS", "Experiment", "LastRun", "Outcome", "Report", "Request", "Scale", "installed_version",
-    "installed_versions", "processor",
+    "SHARED_RUNS", "Axes", "Experiment", "Figure", "LastRun", "Outcome", "Report", "Request", "Scale",
+    "installed_version", "installed_versions", "processor",
 ]  # fmt: skip
 
 RESULT, TABLE = "result.json", "table.md"
@@ -90,7 +93,7 @@ class Report:
     sections: Sequence[tuple[str, Table | str]] = ()
     terminal: Table | None = None
     remarks: Sequence[str] = ()
-    figures: Mapping[str, Callable[[], "Figure"]] = field(default_factory=dict)
+    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     json_files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: Sequence[Path] = ()

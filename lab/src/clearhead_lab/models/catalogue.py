@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.errors import InputError
-from clearhead.operators.named import NAMED_OPERATORS, RPC, Softmax, Symmetric, operator_from_dict
+from clearhead.operators.named import OPERATORS, RPC, Softmax, Symmetric, operator_from_dict
 from clearhead_lab.models.language import LanguageModel, LanguageModelConfig
 from clearhead_lab.models.segmenter import Segmenter, SegmenterConfig
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
@@ -73,7 +73,7 @@ CIFAR = {
     "image_size": 32, "patch_size": 4, "channels": 3, "classes": 10, "width": 128, "layers": 6, "heads": 4,
     "mlp_width": 256, "stem": "convolution", "pixel_mean": (0.491, 0.482, 0.447), "pixel_spread": (0.247, 0.243, 0.262),
 }  # fmt: skip
-ADE20K = {**DEIT["tiny"], "image_size": 512, "classes": 150, "decoder_layers": 2}
+ADE20K = {**DEIT["tiny"], "image_size": 512, "classes": 150, "decoder_layers": 2, "mask_head": "layer-norm"}
 PETS = {
     **CIFAR, "image_size": 64, "patch_size": 8, "classes": 3, "decoder_layers": 1,
     "pixel_mean": (0.485, 0.456, 0.406), "pixel_spread": (0.229, 0.224, 0.225),
@@ -127,7 +127,7 @@ CATALOGUE: dict[str, Entry] = {
 def config_of(name: str, **overrides: Any) -> Any:
     """Return the config of a named model, with settings replaced by `overrides`. Raise InputError for unknown names.
 
-    attention, decoder_attention: an operator of `NAMED_OPERATORS`, its name, or its settings as
+    attention, decoder_attention: an operator of `OPERATORS`, its name, or its settings as
         `operator_from_dict` reads them, for all layers; or a sequence with one for each layer
     """
     entry = CATALOGUE.get(name)
@@ -194,8 +194,8 @@ def catalogue_table(names: Iterable[str] = CATALOGUE) -> str:
 
 
 def _operators(given: Any) -> Any:
-    if isinstance(given, str) and given in NAMED_OPERATORS:
-        return NAMED_OPERATORS[given]()
+    if isinstance(given, str) and given in OPERATORS:
+        return operator_from_dict({"operator": given})
     if isinstance(given, Mapping):
         return operator_from_dict(given)
     return tuple(map(_operators, given)) if isinstance(given, list | tuple) else given

@@ -5,23 +5,174 @@ A layer compresses the tokens by subspace attention and then makes them sparse b
     Z <- Z + MSSA(LN(Z)),        Z <- ISTA(LN(Z)),
 
 as in the released code. The derivation has (1 - t) Z + t MSSA(Z) with the output map tied to the subspaces and no
-norms; `Form` lists the variants. The second step has no residual connection. CRATE-alpha (Yang et al. 2024) is
-`CrateConfig(overcomplete=True)`.
+norms; `Form` lists the variants. The second step has no residual connection.
+
+CRATE-alpha (Yang et al. 2024, arXiv 2405.20299) is `CrateConfig(overcomplete=True)`: an overcomplete sparse coding step
+with a residual connection, and no bias in the output map of attention.
 """
 
-from collections.abc import Mapping
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.modules.sparse_coding import OvercompleteStep, SparseCodingStep
+from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Float
-from clearhead_lab.models.crate_block import CrateBlock, Form, ImageBlockConfig, initialised_by, read_image_config
-from clearhead_lab.models.image_sizes import PixelNorm, check_sizes, patches
+from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
 
-__all__ = ["CRATE_SIZES", "Crate", "CrateBlock", "CrateConfig", "Form", "crate_config", "crate_from_json"]
+__all__ = [
+    "CRATE_SIZES",
+    "BlockConfig",
+    "Crate",
+    "CrateBlock",
+    "CrateConfig",
+    "Form",
+    "ImageBlockConfig",
+    "crate_config",
+    "crate_from_json",
+    "initialised_by",
+    "read_image_config",
+]
+
+
+class Form(StrEnum):
+    """The compression step of a block. The input of MSSA is LN(Z) in all variants."""
+
+    RELEASED = "released"
+    """Z + MSSA with a separate output map. It increases the coding rate of the projected tokens."""
+    TIED = "tied"
+    """Z + MSSA with the subspaces as output map."""
+    NEGATED = "negated"
+    """Z - MSSA, tied (CRATE-N of Hu et al. 2024, arXiv 2411.17182)."""
+    PAPER = "paper"
+    """(1 - t) Z + t MSSA, tied, as derived in the paper."""
+
+
+LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockConfig:
+    """Settings of the blocks of a CRATE.
+
+    width: size of a token
+    layers: number of blocks
+    heads: number of subspaces in each block
+    step, penalty: eta and lambda of the sparse coding step
+    form: the compression step
+    shrink: t of the form PAPER
+    overcomplete: use the sparse coding step of CRATE-alpha
+    """
+
+    width: int = 128
+    layers: int = 6
+    heads: int = 8
+    step: float = 0.1
+    penalty: float = 0.1
+    form: Form | str = Form.RELEASED
+    shrink: float = 0.5
+    overcomplete: bool = False
+
+    def __post_init__(self) -> None:
+        check_sizes(width=self.width, layers=self.layers, heads=self.heads)
+        check_divides(whole="width", part="heads", sizes=(self.width, self.heads))
+        if not 0 < self.step <= LARGEST or not 0 <= self.penalty <= LARGEST or not 0 < self.shrink <= 1:
+            raise InputError(
+                "expected step above 0, penalty of at least 0 and shrink above 0 up to 1; "
+                f"got {self.step}, {self.penalty}, {self.shrink}"
+            )
+        if self.form not in list(Form):
+            raise InputError(f"expected form to be one of {', '.join(Form)}; got {self.form!r}")
+        object.__setattr__(self, "form", Form(self.form))  # a file or a caller may pass its value
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings as plain values."""
+        return {**dataclasses.asdict(self), "form": str(self.form)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBlockConfig(BlockConfig):
+    """Settings of a CRATE for images: those of `BlockConfig`, and of the images.
+
+    image_size: height and width of an image; must be a multiple of patch_size
+    channels: number of image channels
+    pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
+    """
+
+    image_size: int
+    patch_size: int
+    channels: int
+    pixel_mean: tuple[float, ...] = ()
+    pixel_spread: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        BlockConfig.__post_init__(self)  # super() fails in dataclasses with slots
+        check_sizes(image_size=self.image_size, patch_size=self.patch_size, channels=self.channels)
+        check_divides(whole="image_size", part="patch_size", sizes=(self.image_size, self.patch_size))
+        for name in ("pixel_mean", "pixel_spread"):
+            object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
+        if min(self.pixel_spread) <= 0:
+            raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens of an image: its patches and the class token."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
+
+def read_image_config(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an image config that `as_json` wrote, with tuples, which JSON does not have."""
+    return {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
+
+
+@contextmanager
+def initialised_by(generator: torch.Generator | None) -> Iterator[None]:
+    """Draw the initial weights of torch's modules from the generator. The global random state does not change."""
+    if generator is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield
+
+
+class CrateBlock(nn.Module):
+    """A compression step and a sparse coding step.
+
+    The second has no residual connection, except in CRATE-alpha: Z + ODL(LN(Z)), where the codes are decoded again.
+    """
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.form, self.shrink, self.overcomplete = config.form, config.shrink, config.overcomplete
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.attention = SubspaceAttention(
+            config.width,
+            config.heads,
+            tied=config.form is not Form.RELEASED,
+            out_bias=not config.overcomplete,
+        )
+        self.sparse_norm = nn.LayerNorm(config.width)
+        sparse_step = OvercompleteStep if config.overcomplete else SparseCodingStep
+        self.sparse = sparse_step(config.width, step=config.step, penalty=config.penalty)
+
+    def forward(self, x: Float[Tensor, "b n d"], *, causal: bool = False) -> Float[Tensor, "b n d"]:
+        """Return the sparse codes of the compressed tokens."""
+        attended = self.attention(self.attention_norm(x), causal=causal)
+        if self.form is Form.PAPER:
+            x = (1 - self.shrink) * x + self.shrink * attended
+        else:
+            x = x - attended if self.form is Form.NEGATED else x + attended
+        codes: Tensor = self.sparse(self.sparse_norm(x))
+        return x + codes if self.overcomplete else codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Bool, Float, ShapeError
-from clearhead_lab.models.crate import CRATE_SIZES
-from clearhead_lab.models.crate_block import (
+from clearhead_lab.models.crate import (
+    CRATE_SIZES,
     BlockConfig,
     CrateBlock,
     Form,

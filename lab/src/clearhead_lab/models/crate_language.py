@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from clearhead.errors import InputError
 from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Float, Int, ShapeError
-from clearhead_lab.models.crate_block import BlockConfig, CrateBlock, initialised_by
+from clearhead_lab.models.crate import BlockConfig, CrateBlock, initialised_by
 from clearhead_lab.models.image_sizes import check_sizes
 
 __all__ = ["CrateLanguage", "CrateLanguageConfig", "causal_crate_base", "language_from_json"]

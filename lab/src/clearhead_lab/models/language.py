@@ -49,7 +49,7 @@ class LanguageModelConfig:
     width: size of a token; must be a multiple of heads
     mlp_width: size of the MLP's hidden layer
     dropout: probability of dropping numbers of embeddings, of hidden layers and of the branches of blocks
-    attention: an operator of `NAMED_OPERATORS`, or a tuple with one per layer; all are causal
+    attention: an operator of `OPERATORS`, or a tuple with one per layer; all are causal
     output: "tied" for the transposed embedding, "adaptive" for an adaptive softmax; ids are then sorted by frequency
     cutoffs: of the adaptive softmax, increasing: ids below the first are frequent, each other range is a cluster
     tail_divisor: by which each cluster's tokens are narrower than those of the cluster before

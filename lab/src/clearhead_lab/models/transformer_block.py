@@ -1,6 +1,9 @@
-"""The pre-norm transformer block of Clearhead's own models, its operator in each layer, and its initial weights."""
+"""The pre-norm transformer block of Clearhead's own models, its operator in each layer, and its initial weights.
 
-from collections.abc import Sequence
+An operator that uses queries has a projection of them, the others have none.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -8,22 +11,55 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.modules import SymmetricAttention
-from clearhead.operators.named import NAMED_OPERATORS, Softmax, operator_from_dict, operator_to_dict
-from clearhead.shapes import Float
-from clearhead_lab.models.from_operator import attention_module
+from clearhead.modules.multi_head import MultiHeadAttention
+from clearhead.operators.named import OPERATORS, Softmax, is_named, operator_from_dict, operator_to_dict
+from clearhead.shapes import Bool, Float
 
 __all__ = [
     "SOFTMAX",
     "DropPath",
+    "KeysAsQueries",
     "TransformerBlock",
     "attention_as_json",
     "attention_from_json",
+    "attention_module",
     "check_rate",
     "drop_path_rates",
     "initialise_maps",
     "per_layer",
     "resolve_attention",
 ]
+
+
+class KeysAsQueries:
+    """An operator (q, k, v, *, mask, scale) with keys as queries, (k, v, *, mask, scale)."""
+
+    def __init__(self, operator: Callable[..., Tensor]) -> None:
+        self.operator = operator
+
+    def __call__(
+        self,
+        k: Float[Tensor, "*b n d"],
+        v: Float[Tensor, "*b n e"],
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+        scale: float | None = None,
+    ) -> Float[Tensor, "*b n e"]:
+        """Return the output, (..., n, e)."""
+        return self.operator(k, k, v, mask=mask, scale=scale)
+
+
+def attention_module(operator: Any, *, embed_dim: int, num_heads: int) -> nn.Module:
+    """Return self-attention by an operator of `clearhead.operators.OPERATORS`.
+
+    If the operator ignores queries there is no W_Q, as symmetric attention was published. All other projections have
+    the names, shapes and biases of `MultiHeadAttention`. Parameters of an operator become parameters of the module.
+    """
+    if not operator.uses_queries:
+        return SymmetricAttention(embed_dim, num_heads, operator=KeysAsQueries(operator))
+    operator = operator.build() if hasattr(operator, "build") else operator
+    return MultiHeadAttention(embed_dim, num_heads, operator=operator)
+
 
 SOFTMAX = Softmax()
 
@@ -36,9 +72,9 @@ def per_layer(attention: Any, layers: int) -> tuple[Any, ...]:
 def resolve_attention(attention: Any, layers: int, *, name: str = "attention") -> Any:
     """Return one named operator if all layers have the same, else a tuple with one per layer; raise InputError."""
     operators = per_layer(attention, layers)
-    if len(operators) != layers or any(type(operator) not in NAMED_OPERATORS.values() for operator in operators):
+    if len(operators) != layers or not all(map(is_named, operators)):
         raise InputError(
-            f"expected named operators as {name} ({', '.join(NAMED_OPERATORS)}), one for all layers or one for "
+            f"expected named operators as {name} ({', '.join(OPERATORS.names())}), one for all layers or one for "
             f"each of {layers}; got {attention!r}"
         )
     return operators[0] if all(operator == operators[0] for operator in operators) else operators
@@ -94,7 +130,7 @@ class TransformerBlock(nn.Module):
 
     .. math:: x \leftarrow x + A(\mathrm{LN}(x)), \qquad x \leftarrow x + W_2\, \mathrm{GELU}(W_1 \mathrm{LN}(x))
 
-    operator: A, an operator of `NAMED_OPERATORS`
+    operator: A, an operator of `OPERATORS`
     drop_path: probability of dropping a branch for a sample
     dropout: probability of dropping numbers of the hidden layer and of both branches
     norm_eps: added to the variance in norms

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clearhead.numerics.moments import Interval
-from clearhead.report.depth import Tick
+from clearhead.report.charts import Tick
 from clearhead_lab.robustness.attack_words import AccuracyRow, accuracy_rows, budget_unit, percent
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import budget_text

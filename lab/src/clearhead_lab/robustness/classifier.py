@@ -15,7 +15,7 @@ from clearhead.modules.rpc import RPCAttention
 from clearhead.operators.named import RPC
 from clearhead.operators.pursuit_options import Pursuit
 from clearhead.shapes import Float, Int
-from clearhead_lab.models.from_operator import KeysAsQueries
+from clearhead_lab.models.transformer_block import KeysAsQueries
 
 __all__ = ["PixelClassifier", "evaluated", "one_step_surrogate", "optimises_in_forward", "pixel_classifier"]
 

@@ -21,12 +21,19 @@ from clearhead.errors import InputError
 from clearhead.shapes import Float, Int
 from clearhead.storage import tensor_fingerprint
 from clearhead_lab.robustness.classifier import PixelClassifier, evaluated, optimises_in_forward, pixel_classifier
-from clearhead_lab.robustness.confidence import check_other_images, clean_predictions, detect_other_images
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import AttackResult, SanityLine, budget_text
 from clearhead_lab.robustness.sanity import CHECKS, Evidence
 from clearhead_lab.robustness.suites import SUITES, Attack, Protocol, SuiteName, select_attacks
-from clearhead_lab.robustness.task import CORRUPTED_AT_ONCE, Task, corrupted_accuracies, make_examples
+from clearhead_lab.robustness.task import (
+    CORRUPTED_AT_ONCE,
+    Task,
+    check_other_images,
+    clean_predictions,
+    corrupted_accuracies,
+    detect_other_images,
+    make_examples,
+)
 
 __all__ = ["attack"]
 
@@ -52,7 +59,7 @@ def attack(
     *,
     eps: float | Sequence[float] = 8 / 255,
     suite: SuiteName = "fast",
-    attacks: Sequence[str] = (),
+    attacks: Sequence[str | Attack] = (),
     protocol: Protocol = "pixels",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -71,7 +78,8 @@ def attack(
 
     images: pixels from 0 to 1, before any normalisation
     eps: the largest change of a pixel, or several
-    suite, attacks: "fast", "standard" or "full"; or the names of attacks, with the settings of the suite
+    suite, attacks: "fast", "standard" or "full"; or the names of attacks, with the settings of the suite, and attacks
+        of your own, each an `Attack`
     mean, std: by channel, of the normalisation that the model expects; by default what the model says of itself
     twin: a model with softmax attention for the same classes; its images are tried on the model too
     batch_size: images that a model gets at once, which bounds the memory
@@ -83,7 +91,7 @@ def attack(
     """
     classifier = pixel_classifier(model, mean=mean, std=std).in_batches(batch_size)
     budgets = tuple(sorted({float(e) for e in (eps if isinstance(eps, Sequence) else (eps,))}))
-    chosen = select_attacks(suite, tuple(attacks), protocol=protocol)
+    chosen = select_attacks(suite, attacks, protocol=protocol)
     _check(images, labels, budgets, batch_size)
     if ood is not None:
         check_other_images(ood, images)
@@ -200,7 +208,7 @@ def _attack_batch(
         attacked = method(task.classifier, images[right], labels[right], eps=eps, generator=generator)
         largest = float((attacked - images[right]).abs().max())
         if not largest <= eps + 1e-6 or not bool(((attacked >= 0) & (attacked <= 1)).all()):
-            raise AssertionError(f"{method.title} left its budget {eps}: a change of {largest}")
+            raise InputError(f"{method.title} left its budget {eps} or the pixels from 0 to 1: a change of {largest}")
         predicted[right] = task.classifier.predict(attacked)
     return {"predicted": predicted.tolist(), "largest_change": largest}
 

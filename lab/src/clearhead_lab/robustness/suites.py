@@ -1,6 +1,7 @@
-"""The attacks by name, and the suites of `clearhead attack`."""
+"""The attacks by name, and the suites of `clearhead attack`. Attacks of other packages run when they are named."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -8,10 +9,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.registry import Registry
 from clearhead_lab.robustness.attacks import fgsm, pgd, spsa
 from clearhead_lab.robustness.library_attacks import auto_attack, carlini_wagner, hop_skip_jump
 
-__all__ = ["SUITES", "Attack", "Protocol", "Suite", "SuiteName", "select_attacks"]
+__all__ = ["ATTACKS", "SUITES", "Attack", "Protocol", "Suite", "SuiteName", "select_attacks"]
 
 SuiteName = Literal["fast", "standard", "full"]
 Protocol = Literal["pixels", "paper"]
@@ -24,7 +26,7 @@ PAPER_STEPS, PAPER_STEP = 20, 0.15
 class Attack:
     """An attack with its settings.
 
-    title: for people
+    title: for people, and for the finished parts of an evaluation, which another title does not use again
     run: (scores, images, labels, *, eps, generator) -> images
     settings: further arguments of `run`
     access: what it uses of the model: gradients ("white box"), or scores or decisions alone ("black box")
@@ -107,11 +109,22 @@ SUITES: Mapping[str, Suite] = {
 """fast needs no extra; the others need `attacks`, and the corruptions of full `corruptions`."""
 
 
-def select_attacks(suite: str, names: tuple[str, ...] = (), *, protocol: str = "pixels") -> dict[str, Attack]:
-    """Return the attacks of a suite, or those of the given names with the settings of the suite.
+def _expected(name: str, unit: Any) -> str:
+    own = any(name in suite.attacks for suite in SUITES.values())
+    return "" if isinstance(unit, Attack) and not own else "an Attack with a name that no suite has"
 
-    A name that the suite does not have gets its settings of the next larger suite. The protocol "paper" has the
-    attacks that work without bounds of pixels, and its own PGD.
+
+ATTACKS = Registry[Attack]("clearhead_lab.attacks", "attack", _expected, package="clearhead-lab")
+"""The attacks of other packages."""
+
+
+def select_attacks(suite: str, chosen: Sequence[str | Attack] = (), *, protocol: str = "pixels") -> dict[str, Attack]:
+    """Return the attacks of a suite, or the chosen ones, by name.
+
+    chosen: names, with the settings of the suite, or of the next larger suite that has the attack; names of other
+        packages' attacks; and attacks, whose name is their title
+
+    The protocol "paper" has the attacks that work without bounds of pixels, and its own PGD.
     """
     if suite not in SUITES:
         raise InputError(f"there is no suite {suite!r}; choose among {', '.join(SUITES)}")
@@ -122,16 +135,22 @@ def select_attacks(suite: str, names: tuple[str, ...] = (), *, protocol: str = "
     for other in [*order[order.index(suite) :], *order]:
         for name, attack in SUITES[other].attacks.items():
             known.setdefault(name, attack)
-    names = names or (PAPER_ATTACKS if protocol == "paper" else tuple(SUITES[suite].attacks))
-    for name in names:
-        if name not in known:
-            raise InputError(f"there is no attack {name!r}; choose among {', '.join(sorted(known))}")
+    chosen = chosen or (PAPER_ATTACKS if protocol == "paper" else tuple(SUITES[suite].attacks))
+    attacks: dict[str, Attack] = {}
+    for one in chosen:
+        name = one if isinstance(one, str) else one.title
+        if not re.fullmatch(r"[\w. +-]+", name):
+            raise InputError(f"an attack's name or title names files; expected letters and numbers; got {name!r}")
+        if isinstance(one, str) and one not in known and one not in ATTACKS:
+            raise InputError(
+                f"there is no attack {one!r}; choose among {', '.join([*sorted(known), *ATTACKS.names()])}"
+            )
         if protocol == "paper" and name not in PAPER_ATTACKS:
             raise InputError(f"the paper's protocol has no {name}; it has {', '.join(PAPER_ATTACKS)}")
-    chosen = {name: known[name] for name in names}
-    if protocol == "paper" and "pgd" in chosen:
-        chosen["pgd"] = Attack(title=f"PGD-{PAPER_STEPS}", run=_paper_pgd)
-    return chosen
+        attacks[name] = one if isinstance(one, Attack) else known[one] if one in known else ATTACKS.get(one)
+    if protocol == "paper" and "pgd" in attacks:
+        attacks["pgd"] = Attack(title=f"PGD-{PAPER_STEPS}", run=_paper_pgd)
+    return attacks
 
 
 def _paper_pgd(*arguments: Any, eps: float, **options: Any) -> Tensor:

@@ -1,6 +1,6 @@
-"""Theorem checks in a terminal of any width, and as JSON values."""
+"""The theorem checks of every theory, in a terminal of any width and as JSON values."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -9,11 +9,36 @@ from rich.text import Text
 from clearhead.report.columns import Column, first_that_fits, print_columns, print_line, text_column
 from clearhead.report.json_file import plain
 from clearhead.report.wording import clean, short
+from clearhead.theories import coding_rate, kernel_pca, max_margin, symmetry
+from clearhead_lab.theorems.coding_rate import theorems as of_coding_rate
+from clearhead_lab.theorems.kernel_pca import theorems as of_kernel_pca
+from clearhead_lab.theorems.max_margin import theorems as of_max_margin
+from clearhead_lab.theorems.symmetry import theorems as of_symmetry
 from clearhead_lab.theorems.theorem import TheoremCheck
 
-__all__ = ["THEOREMS_FORMAT", "print_theorems", "theorems_as_json"]
+__all__ = ["THEOREMS", "THEOREMS_FORMAT", "all_theorems", "print_theorems", "theorems_as_json"]
 
 THEOREMS_FORMAT = "clearhead-theorems/2"
+
+THEOREMS: Mapping[str, Callable[[], Sequence[TheoremCheck]]] = {
+    kernel_pca.THEORY.title: of_kernel_pca,
+    max_margin.THEORY.title: of_max_margin,
+    coding_rate.THEORY.title: of_coding_rate,
+    symmetry.THEORY.title: of_symmetry,
+}
+"""The checks by the title of their theory."""
+
+
+def all_theorems(progress: Callable[[str, int, int], None] = lambda theory, done, total: None) -> list[TheoremCheck]:
+    """Check every proved statement of every theory.
+
+    progress: called before each theory with its title, and with the numbers of theories done and in all
+    """
+    checks: list[TheoremCheck] = []
+    for done, (title, theorems) in enumerate(THEOREMS.items()):
+        progress(title, done, len(THEOREMS))
+        checks += theorems()
+    return checks
 
 
 def print_theorems(theorems: Sequence[TheoremCheck], console: Console) -> None:
@@ -45,10 +70,9 @@ def theorems_as_json(theorems: Sequence[TheoremCheck]) -> dict[str, Any]:
 
 def _count(theorems: Sequence[TheoremCheck]) -> str:
     """Count the statements that hold, those that do not and those that could not be checked."""
-    hold = sum(theorem.holds for theorem in theorems)
-    unchecked = sum(bool(theorem.missing) for theorem in theorems)
-    counts = f"{hold} hold, {len(theorems) - hold - unchecked} do not hold"
-    return f"{counts}, {unchecked} not checked" if unchecked else counts
+    stored = theorems_as_json(theorems)
+    counts = f"{stored['hold']} hold, {stored['do_not_hold']} do not hold"
+    return f"{counts}, {stored['not_checked']} not checked" if stored["not_checked"] else counts
 
 
 def _paragraph(theorem: TheoremCheck, *, residuals: bool = False) -> Text:

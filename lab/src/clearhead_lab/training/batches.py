@@ -1,4 +1,4 @@
-"""Batches of tensors in memory. Their order and their augmentation are functions of the seed, the epoch and the step.
+"""Batches of tensors in memory. Their order and their random changes are functions of the seed, the epoch and the step.
 
 Several processes share a step: each takes some rows of the same batch, so that the number of processes changes neither
 the batch nor its augmentation.
@@ -13,7 +13,7 @@ from clearhead.errors import InputError
 from clearhead_lab.data.batches import batch_rows, check_repeats
 from clearhead_lab.training.evaluation import as_pixels
 
-__all__ = ["Augment", "TensorBatches", "TokenBatches", "seeded_generator"]
+__all__ = ["Augment", "TensorBatches", "TokenBatches", "random_changes", "random_shift", "seeded_generator"]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """A random change of a batch of images (b, c, y, x)."""
@@ -92,3 +92,22 @@ class TokenBatches:
 def seeded_generator(seed: int, number: int) -> torch.Generator:
     """Return the generator with this number of a run with this seed."""
     return torch.Generator().manual_seed((seed * SEED_STRIDE + number) % 2**63)
+
+
+def random_shift(images: Tensor, generator: torch.Generator, *, max_pixels: int = 2) -> Tensor:
+    """Shift each image (b, c, y, x) by up to `max_pixels` along both axes, independently; pad with zeros."""
+    b, _, height, width = images.shape
+    padded = torch.nn.functional.pad(images, (max_pixels,) * 4)
+    rows = torch.randint(0, 2 * max_pixels + 1, (b, 1), generator=generator) + torch.arange(height)
+    columns = torch.randint(0, 2 * max_pixels + 1, (b, 1), generator=generator) + torch.arange(width)
+    shifted = padded.gather(2, rows[:, None, :, None].expand(-1, padded.shape[1], -1, padded.shape[3]))
+    return shifted.gather(3, columns[:, None, None, :].expand(-1, padded.shape[1], height, -1))
+
+
+def random_changes(images: Tensor, generator: torch.Generator, *, max_pixels: int = 2, flip: bool = True) -> Tensor:
+    """Apply `random_shift`, and flip each image horizontally with probability 1/2 if `flip`."""
+    shifted = random_shift(images, generator, max_pixels=max_pixels) if max_pixels else images
+    if not flip:
+        return shifted
+    flipped = torch.rand(len(images), generator=generator) < 0.5
+    return torch.where(flipped[:, None, None, None], shifted.flip(-1), shifted)

@@ -3,10 +3,13 @@
 The file has a checksum and is replaced atomically, so a run that is killed while it writes finds the checkpoint before.
 The checkpoint before the last one stays too, for a disk that damages the last. Tensors are whole and named by the
 parameter, so that a run may continue on another number of processes.
+
+The average is the exponential moving average of the weights (Polyak and Juditsky 1992; DeiT uses it).
 """
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,48 @@ from torch.optim import Optimizer
 
 from clearhead.errors import InputError
 from clearhead.storage import DamagedFileError, read_tensors, write_tensors
-from clearhead_lab.training.average import WeightAverage
 from clearhead_lab.training.distributed import ALONE, Processes, copy_into, whole_tensor
 
-__all__ = ["Progress", "State", "load_checkpoint", "save_checkpoint"]
+__all__ = ["Progress", "State", "WeightAverage", "load_checkpoint", "save_checkpoint"]
+
+
+class WeightAverage:
+    """The average of the weights over steps, with weight decay^k for the weights k steps ago.
+
+    `torch.optim.swa_utils.AveragedModel` copies the whole module, which a module shared between processes refuses.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.names, self._weights = [list(x) for x in zip(*model.named_parameters(), strict=True)]
+        self.values: list[Tensor] = [weight.detach().clone() for weight in self._weights]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the present weights."""
+        torch._foreach_lerp_(self.values, self._weights, 1 - self.decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the model the averaged weights inside the block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Give the model the averaged weights."""
+        for weight, value in zip(self._weights, self.values, strict=True):
+            weight.copy_(value)
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for weight, value in zip(self._weights, self.values, strict=True):
+            kept = weight.detach().clone()
+            weight.copy_(value)
+            value.copy_(kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

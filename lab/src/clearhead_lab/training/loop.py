@@ -1,15 +1,18 @@
 """The training loop, for every task: optimizer, schedule, evaluation, log, and checkpoints from which a run continues.
 
 Every random draw comes from its own generator, seeded by the run's seed and the epoch or step. A run is therefore a
-function of its recipe: a run that was killed and continued ends with the same bits as one that was not.
+function of its recipe: a run that was killed and continued ends with the same bits as one that was not. A signal stops
+a run at the end of a step.
 """
 
+import contextlib
 import dataclasses
 import math
+import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +22,66 @@ from torch import Tensor, nn
 from clearhead.errors import InputError
 from clearhead.storage import lock_folder, read_lines, remove_unfinished, write_lines
 from clearhead_lab.data.batches import Batches
-from clearhead_lab.training.average import WeightAverage
 from clearhead_lab.training.batches import SEED_STRIDE, seeded_generator
-from clearhead_lab.training.checkpoint import Progress, State, load_checkpoint, save_checkpoint
+from clearhead_lab.training.checkpoint import Progress, State, WeightAverage, load_checkpoint, save_checkpoint
 from clearhead_lab.training.distributed import ALONE, Processes
 from clearhead_lab.training.metrics import Metrics
 from clearhead_lab.training.recipe import Recipe, learning_rate
-from clearhead_lab.training.stopping import stop_at_signals
 from clearhead_lab.training.tasks import Task
 
-__all__ = ["DivergedError", "Stepper", "read_log", "train"]
+__all__ = ["DivergedError", "Stepper", "StopRequest", "read_log", "stop_at_signals", "train"]
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+class StopRequest:
+    """The signal that asked for a stop, if one has arrived, and the handlers that were there before."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.handlers: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Return True if a signal has arrived."""
+        return self.number is not None
+
+    def restore(self) -> None:
+        """Put the handlers back."""
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        self.handlers = {}
+
+    def deliver(self) -> None:
+        """Put the handlers back and send the signal again; Ctrl-C if it arrived in another process."""
+        self.restore()
+        signal.raise_signal(self.number or signal.SIGINT)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.requested:  # the second one does not wait for the step
+            self.deliver()
+        self.number = number
+
+
+@contextmanager
+def stop_at_signals() -> Iterator[StopRequest]:
+    """Yield a request that the first SIGINT, SIGTERM or SIGHUP sets. Ignored signals stay ignored.
+
+    Outside the main thread, where Python sets no handlers, it is never set.
+    """
+    request = StopRequest()
+    for number in SIGNALS:
+        handler = signal.getsignal(number)
+        if handler is signal.SIG_IGN or handler is None:
+            continue
+        with contextlib.suppress(ValueError):
+            signal.signal(number, request._handle)
+            request.handlers[number] = handler
+    try:
+        yield request
+    finally:
+        request.restore()
+
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 

@@ -21,8 +21,7 @@ from clearhead_lab.data.image_sets import pixel_moments, read_images
 from clearhead_lab.data.samples import Samples, open_samples
 from clearhead_lab.models.catalogue import build, config_of
 from clearhead_lab.models.native import KINDS, save_native
-from clearhead_lab.training.augmentation import random_changes
-from clearhead_lab.training.batches import TensorBatches, TokenBatches
+from clearhead_lab.training.batches import TensorBatches, TokenBatches, random_changes
 from clearhead_lab.training.distributed import ALONE, Processes, whole_tensor
 from clearhead_lab.training.evaluation import as_pixels, measure_classifier, measure_overlap, measure_perplexity
 from clearhead_lab.training.loop import train

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.report.tables import decimals
 from clearhead_lab.experiments.experiment import Request
+from clearhead_lab.experiments.floor import Floor
 from clearhead_lab.experiments.kernel_pca import segmentation
 from clearhead_lab.experiments.kernel_pca.segmentation import (
     SEGMENTER,
@@ -135,6 +137,8 @@ def test_the_robust_variants_are_in_the_first_blocks(
 def test_a_study_is_reported_and_resumed(tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variants = {name: STUDY.variants[name] for name in ("symmetric", "RPC")}
     monkeypatch.setattr(segmentation, "STUDY", dataclasses.replace(STUDY, small=str(recipe), variants=variants))
+    # Below every model, so that tiny ones count as trained.
+    monkeypatch.setattr(segmentation, "Floor", lambda **given: Floor(**{**given, "value": -9.0}))
     request = Request(out=tmp_path / "out", data=_pets(tmp_path), seeds=2, inputs=3, notice=pytest.fail)
     outcome = SEGMENTER.run(request)
     folder = tmp_path / "out" / "paper-segmentation"
@@ -144,8 +148,9 @@ def test_a_study_is_reported_and_resumed(tmp_path: Path, recipe: Path, monkeypat
         name: sum(values["clean"]["mean_iou"] for values in seeds.values()) / 2 for name, seeds in measured.items()
     }
     best, majority = max(means, key=means.__getitem__), measured["RPC"]["0"]["majority"]
-    assert outcome.headline == (
-        f"highest clean mean IoU: {best}, {means[best]:.3f}, majority {majority['mean_iou']:.3f}; 4 runs"
+    assert (
+        outcome.headline
+        == f"highest clean mean IoU: {best}, {decimals(means[best])}, the majority class -9.000; 4 runs"
     )
     assert majority["mean_iou"] == pytest.approx(majority["pixel_accuracy"] / 2)  # one of two classes is never right
     page = (folder / "table.md").read_text()
@@ -156,6 +161,13 @@ def test_a_study_is_reported_and_resumed(tmp_path: Path, recipe: Path, monkeypat
     ]  # fmt: skip
     assert "| seeds | mean IoU, clean | mean IoU, corrupted | mean accuracy, clean | mean accuracy, corrupted |" in page
     assert (folder / "corruptions.svg").exists()
+
+    monkeypatch.setattr(segmentation, "Floor", lambda **given: Floor(**{**given, "value": 9.0}))
+    assert (
+        SEGMENTER.run(request).headline
+        == "highest clean mean IoU: no variant trained, -, the majority class 9.000; 4 runs"
+    )
+    assert "did not train" in (folder / "table.md").read_text()
 
     monkeypatch.setattr(segmentation, "corrupted_overlap", lambda *_, **__: pytest.fail("measured again"))
     assert SEGMENTER.run(request).facts["measured"] == measured

@@ -11,7 +11,9 @@ import torch
 
 from clearhead.errors import InputError
 from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.report.tables import Table
 from clearhead_lab.experiments.experiment import Request
+from clearhead_lab.experiments.floor import Floor
 from clearhead_lab.experiments.kernel_pca import classification, scaled_training, study
 from clearhead_lab.experiments.kernel_pca.study import (
     ASYMMETRIC_RPC,
@@ -46,6 +48,13 @@ epochs = 2
 batch_size = 4
 warmup = 0.5
 """
+
+
+CHANCE = Floor(measure="x", value=0.1, name="chance")
+
+
+def _cells(table: Table) -> dict[str, list[str]]:
+    return {field.title: list(field.cells) for field in table}
 
 
 def _operators(variant: study.Variants, layers: int = 2) -> tuple[Any, ...]:
@@ -169,12 +178,47 @@ def test_tables_have_means_and_paired_differences() -> None:
     }
     folder = Path()
     runs = [study.StudyRun(variant=v, seed=0, folder=folder, log=(), parameters=7) for v in measured]
-    table = {field.title: list(field.cells) for field in measured_table(runs, measured, {"x": "accuracy"})}
+    table = _cells(measured_table(runs, measured, {"x": "accuracy"}, floor=CHANCE))
     assert table["variant"] == ["a", "b"]
     assert table["accuracy"][0].startswith(".600 ±")
-    differences = {field.title: list(field.cells) for field in compared(measured, {"x": "accuracy"}, baseline="a")}
+    differences = _cells(compared(measured, {"x": "accuracy"}, baseline="a", floor=CHANCE))
     assert differences["difference from a"][0].startswith(".100 ±")
     assert differences["verdict"] == ["higher"]
+    assert float(differences["detectable"][0]) < 0.001
+
+
+def test_nothing_is_computed_from_a_variant_that_did_not_train() -> None:
+    """The numbers of a withdrawn page: mean IoU of a Segmenter on Oxford Pets, majority class .328."""
+    measured = {
+        "softmax": {0: {"x": 0.740, "y": 0.67}, 1: {"x": 0.750, "y": 0.68}, 2: {"x": 0.743, "y": 0.69}},
+        "symmetric": {0: {"x": 0.690, "y": 0.64}, 1: {"x": 0.328, "y": 0.33}, 2: {"x": 0.677, "y": 0.62}},
+        "RPC": {0: {"x": 0.335, "y": 0.33}, 1: {"x": 0.328, "y": 0.33}, 2: {"x": 0.331, "y": 0.33}},
+    }
+    titles = {"x": "clean", "y": "corrupted"}
+    majority = Floor(measure="x", value=0.328, name="the majority class")
+    runs = [study.StudyRun(variant=v, seed=0, folder=Path(), log=(), parameters=7) for v in measured]
+    table = _cells(measured_table(runs, measured, titles, floor=majority))
+    assert table["clean"][1:] == [".565 ± .510, did not train", ".331 ± .009, did not train"]
+    assert table["corrupted"] == [".680 ± .025", "did not train", "did not train"]
+
+    differences = _cells(compared(measured, titles, baseline="symmetric", floor=majority))
+    assert differences["variant"] == ["softmax", "RPC"]
+    assert differences["verdict"] == ["symmetric did not train", "did not train"]
+    assert {*differences["difference from symmetric"], *differences["adjusted p"]} == {"-"}
+
+    lower = dataclasses.replace(majority, value=0.3)  # a control: all but the variant with a failed seed exceed it
+    control = _cells(compared(measured, titles, baseline="softmax", floor=lower))
+    assert list(zip(control["variant"], control["measure"], control["verdict"], strict=True)) == [
+        ("RPC", "clean", "lower"), ("RPC", "corrupted", "lower"), ("symmetric", "-", "did not train"),
+    ]  # fmt: skip
+
+
+def test_differences_without_spread_have_neither_interval_nor_p_value() -> None:
+    measured = {"a": {0: {"x": 0.5}, 1: {"x": 0.7}}, "b": {0: {"x": 0.4}, 1: {"x": 0.6}}}
+    table = _cells(compared(measured, {"x": "accuracy"}, baseline="a", floor=Floor(measure="x", value=-9.0, name="")))
+    cells = {title: cells[0] for title, cells in table.items()}
+    assert (cells["difference from a"], cells["detectable"], cells["adjusted p"]) == ("-.100", "-", "-")
+    assert cells["verdict"] == "spread unknown"
 
 
 def test_equal_seeds_start_variants_from_equal_weights(tiny: Request, tmp_path: Path) -> None:

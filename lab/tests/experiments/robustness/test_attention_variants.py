@@ -28,8 +28,7 @@ from clearhead_lab.experiments.robustness.runs import clamped_shares
 from clearhead_lab.experiments.robustness.variants import VARIANTS, Variant, configs_of
 from clearhead_lab.models.native import load_native, save_native
 from clearhead_lab.models.vit import VisionTransformer
-from clearhead_lab.robustness.corruptions import CORRUPTIONS, NOISES
-from clearhead_lab.robustness.sweep import corrupt
+from clearhead_lab.robustness.corruptions import CORRUPTIONS, NOISES, corrupt
 from clearhead_lab.training.evaluation import measure_accuracy
 from clearhead_lab.training.loop import DivergedError, Stepper
 from clearhead_lab.training.tasks import Classification

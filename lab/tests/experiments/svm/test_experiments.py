@@ -21,7 +21,6 @@ from clearhead_lab.experiments.svm import (
     multi_token,
     optimisers,
     prompt,
-    prompt_cases,
     rank,
     regularisation_path,
     trajectories,
@@ -49,7 +48,7 @@ SMALL = {
         Small(rank.RANK, rank, {"SIZES": ((5, 5), (10, 5)), "WIDTHS": (1, 3)}),
         Small(multi_token.MULTI_TOKEN, multi_token, {"STEPS": 60}),
         Small(trajectories.TRAJECTORIES, trajectories, {"STEPS": 20, "RECORDED": [0, 10, 20]}),
-        Small(prompt.PROMPT, prompt_cases, {"STEPS": 100, "RECORDED": [0, 10, 100]}),
+        Small(prompt.PROMPT, prompt, {"STEPS": 100, "RECORDED": [0, 10, 100]}),
         Small(optimisers.OPTIMISERS, optimisers, {"STEPS": 20, "RECORDED": (10, 20)}),
         Small(regularisation_path.REGULARISATION_PATH, regularisation_path, {"RADII": (1.0, 2.0)}),
         Small(drift.DRIFT, drift, {"STEPS": 20, "RECORDED": (5, 10, 20), "SHOWN": (10, 20)}),
@@ -146,20 +145,18 @@ def test_local_convergence_counts_the_thresholds_that_are_met(outcomes: dict[str
 
 @pytest.fixture
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_cases, "STEPS", 300)
-    monkeypatch.setattr(prompt_cases, "RECORDED", [0, 300])
+    monkeypatch.setattr(prompt, "STEPS", 300)
+    monkeypatch.setattr(prompt, "RECORDED", [0, 300])
 
 
 def test_a_loss_that_saturates_hides_a_sequence(few_steps: None) -> None:
-    logistic, correlation = (
-        prompt_cases.by_loss(loss)["cosines"][-1] for loss in (prompt_cases.LOGISTIC, prompt_cases.CORRELATION)
-    )
+    logistic, correlation = (prompt.by_loss(loss)["cosines"][-1] for loss in (prompt.LOGISTIC, prompt.CORRELATION))
     assert logistic[-1] < 0.8
     assert min(correlation) > 0.98
 
 
 def test_joint_training_leaves_out_sequences_that_do_not_support_the_head(few_steps: None) -> None:
-    every, some = (prompt_cases.jointly(height) for height in (1.0, 1.5))
+    every, some = (prompt.jointly(height) for height in (1.0, 1.5))
     assert (every["support"], some["support"]) == ([True] * 3, [True, True, False])
     assert min(each[key][-1] for each in (every, some) for key in ("prompt", "head")) > 0.99
     assert every["prompt"][0] < 0.5

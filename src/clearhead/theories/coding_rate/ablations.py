@@ -21,8 +21,6 @@ from clearhead.theories.example import Example
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Control
 
-__all__ = ["NO_ABLATION", "NO_NORM", "ablated_sums", "apply_norm", "can_ablate"]
-
 NO_ABLATION = Reason(
     ReasonKind.NOT_FOUND,
     "what attention adds to the residual stream is not a linear map of its output, so attention cannot be replaced for "

@@ -22,17 +22,6 @@ from clearhead.theories.coding_rate.claims import COMPRESSION, RAW, SCALE_MATCHE
 from clearhead.theories.coding_rate.subspaces import Reflections
 from clearhead.theories.theory import Claim
 
-__all__ = [
-    "Bases",
-    "Block",
-    "Rates",
-    "TokenSets",
-    "draw_sources",
-    "exchanged_additions",
-    "relative_change",
-    "relative_changes",
-]
-
 SMALLEST = torch.finfo(torch.float64).tiny
 
 

@@ -2,46 +2,6 @@
 
 from clearhead.theories.theory import Claim, Control, Direction, Role, Unit
 
-__all__ = [
-    "AFTER_NORM",
-    "AT_THIS_SIZE",
-    "BEFORE_ATTENTION",
-    "BEFORE_MLP",
-    "COMPRESSION",
-    "DENSITY",
-    "DENSITY_BY_LAYER",
-    "DEPTH_CLAIMS",
-    "GAUSSIAN",
-    "HEAD_CLAIMS",
-    "IDENTITY",
-    "IN_RANDOM_SUBSPACES",
-    "LARGEST_COSINE",
-    "LAYER_CLAIMS",
-    "MAP_CLAIMS",
-    "NONZERO",
-    "NONZERO_BY_LAYER",
-    "NORM_ALONE",
-    "NORM_CLAIMS",
-    "NOTHING_ADDED",
-    "ORTHONORMAL",
-    "OTHER_HEAD",
-    "OTHER_TOKENS",
-    "OVERLAP",
-    "RANDOM_MAP",
-    "RANDOM_SUBSPACE",
-    "RAW",
-    "RAW_MAP",
-    "RAW_RATE",
-    "SAME_RATE",
-    "SCALE_MATCHED",
-    "SIZE_ALONE",
-    "TIED_CLAIMS",
-    "UNIFORM",
-    "UNIT_NORM",
-    "UNIT_RATE",
-    "UNSCALED_MAP",
-]  # fmt: skip
-
 PAPER = "Yu et al. 2023 (arXiv 2306.01129)"
 INVESTIGATION = "Hu, Zou and Xu 2024 (arXiv 2411.17182)"
 ONE_HEAD = "one head has no other to overlap with"

@@ -36,8 +36,6 @@ from clearhead.theories.coding_rate.tokens import Tokens
 from clearhead.theories.example import Example, Random
 from clearhead.theories.theory import Claim, Control, Sample
 
-__all__ = ["Draws", "FixedDraws", "HeadSamples"]
-
 FIXED = 2**32
 """Separates the random numbers of a layer from those of its inputs."""
 

@@ -24,8 +24,6 @@ from clearhead.theories.example import Example
 from clearhead.theories.samples import repeat
 from clearhead.theories.theory import Claim, Sample
 
-__all__ = ["LayerMaps", "RandomMaps"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomMaps:

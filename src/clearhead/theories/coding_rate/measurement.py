@@ -26,18 +26,15 @@ from clearhead.theories.coding_rate.claims import (
     TIED_CLAIMS,
     UNSCALED_MAP,
 )
-from clearhead.theories.coding_rate.depth import sparsity_by_layer
+from clearhead.theories.coding_rate.depth import density, gaussian_density, nonzero_fraction, sparsity_by_layer
 from clearhead.theories.coding_rate.head_samples import Draws, HeadSamples
 from clearhead.theories.coding_rate.maps import LayerMaps, RandomMaps
-from clearhead.theories.coding_rate.sparsity import density, gaussian_density, nonzero_fraction
 from clearhead.theories.coding_rate.subspaces import is_tied, orthonormal_bases, value_maps
 from clearhead.theories.coding_rate.tokens import Tokens, tokens_of
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, repeat
 from clearhead.theories.theory import Claim, Sample, Samples
-
-__all__ = ["CodingRate"]
 
 OTHER_WIDTH = Reason(ReasonKind.NOT_COVERED, "the value map reads vectors of another width than the residual stream's")
 NO_MAP = Reason(

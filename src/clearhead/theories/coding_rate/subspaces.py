@@ -14,17 +14,6 @@ from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.shapes import Float
 from clearhead.theories.example import Example
 
-__all__ = [
-    "Reflections",
-    "coherence",
-    "is_tied",
-    "orthonormal_bases",
-    "orthonormality_error",
-    "random_bases",
-    "random_signs",
-    "value_maps",
-]
-
 
 def value_maps(example: Example) -> Float[Tensor, "k c f"] | None:
     """Return the value map of every distinct value head in float64; None if values are not a linear map of tokens."""

@@ -10,8 +10,6 @@ from clearhead.theories.example import Example
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import sample_tokens
 
-__all__ = ["FEWEST_TOKENS", "Tokens", "tokens_of"]
-
 FEWEST_TOKENS = 4
 """Three tokens have only two cycles in which each gets the addition of another."""
 NO_STREAM = Reason(ReasonKind.NOT_FOUND, "the residual stream around this block was not found")

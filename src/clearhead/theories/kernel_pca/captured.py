@@ -24,8 +24,6 @@ from clearhead.shapes import Bool, Float
 from clearhead.theories.kernel_pca.space import key_space
 from clearhead.theories.kernel_pca.spans import span_of
 
-__all__ = ["captured_by_head"]
-
 AT_ONCE = 2**18
 """Largest number of entries of the kernels that are held at once, unless a single head has more."""
 LEAST_PIVOT = 1e-6

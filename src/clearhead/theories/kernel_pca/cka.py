@@ -18,8 +18,6 @@ from torch import Tensor
 
 from clearhead.shapes import Float
 
-__all__ = ["Gram", "biased_cka", "gaussian_gram", "linear_gram", "unbiased_cka"]
-
 FEWEST = 4
 """The unbiased estimate divides by n - 3."""
 

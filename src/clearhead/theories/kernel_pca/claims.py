@@ -2,13 +2,6 @@
 
 from clearhead.theories.theory import Claim, Role
 
-__all__ = [
-    "CAPTURED", "CLAIMS", "EIGENVALUES", "EXPLAINED", "GAMMA", "GAMMA_DEVIATION", "GAMMA_RELATIVE",
-    "GAMMA_RELATIVE_DEVIATION", "KERNEL_CKA", "LINEAR_CKA", "LOCALISATION", "LOSS", "LOSS_OUTPUT", "LOSS_QUERY",
-    "MATCHED", "MEAN", "ORTHOGONAL", "OVERLAP", "PUBLISHED_KERNEL_CKA", "PUBLISHED_LINEAR_CKA", "RESIDUAL",
-    "STANDARDISED_EIGENVALUES", "TOKEN_COSINE", "TRUE_LOSS",
-]  # fmt: skip
-
 PAPER = "Teo and Nguyen 2024 (arXiv 2406.13762)"
 REPRODUCTION = "Saritas and Yildiz 2025 (arXiv 2505.07908)"
 NO_UNBIASED = "keys or values without variance, or theorem's values on too few tokens for an unbiased similarity"

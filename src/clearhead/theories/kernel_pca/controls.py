@@ -10,19 +10,6 @@ from clearhead.heads import LinearMap
 from clearhead.shapes import Float, Int
 from clearhead.theories.theory import Control
 
-__all__ = [
-    "OTHER_HEADS",
-    "OTHER_KEYS",
-    "PERMUTED",
-    "RANDOM_MAP",
-    "RANDOM_VALUES",
-    "Draws",
-    "MappedInput",
-    "RandomMaps",
-    "Values",
-    "with_other_keys",
-]
-
 RANDOM_VALUES = Control(name="random values")
 RANDOM_MAP = Control(name="a random value map", fixed=True)
 PERMUTED = Control(name="values of other tokens")

@@ -3,8 +3,6 @@
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.theory import Position, Question
 
-__all__ = ["POSITIONS", "QUESTION"]
-
 POSITIONS = (
     Position(
         source="Teo and Nguyen, NeurIPS 2024 (arXiv 2406.13762)",

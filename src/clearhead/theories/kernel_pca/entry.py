@@ -11,13 +11,6 @@ from clearhead.numerics.moments import Array
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.kernel_pca.cka import Gram, biased_cka, gaussian_gram, linear_gram, unbiased_cka
-from clearhead.theories.kernel_pca.conditions import (
-    axes_not_orthogonal,
-    eigenvector_residual,
-    matched_cosine,
-    mean_of_weighted_values,
-    participation,
-)
 from clearhead.theories.kernel_pca.controls import (
     OTHER_HEADS,
     OTHER_KEYS,
@@ -27,7 +20,12 @@ from clearhead.theories.kernel_pca.controls import (
 )
 from clearhead.theories.kernel_pca.loss import Queries, explained_fraction, log_output_square, log_true_loss
 from clearhead.theories.kernel_pca.published import (
+    axes_not_orthogonal,
+    eigenvector_residual,
     gammas,
+    matched_cosine,
+    mean_of_weighted_values,
+    participation,
     published_values,
     standardised,
     token_cosine,
@@ -36,8 +34,6 @@ from clearhead.theories.kernel_pca.published import (
 from clearhead.theories.kernel_pca.space import KeySpace, Principal
 from clearhead.theories.kernel_pca.spans import span_of, subspace_overlap
 from clearhead.theories.theory import Claim, Control, Role, Sample
-
-__all__ = ["Entry", "make_sample"]
 
 Statistics = Mapping[Claim, Tensor]
 """A statistic's numbers by draw and key head, or by draw, key head and query head among those that share keys."""

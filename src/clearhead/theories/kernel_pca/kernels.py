@@ -18,8 +18,6 @@ from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Role, Sample
 
-__all__ = ["KERNEL", "distance_from_a_kernel", "measure_kernel"]
-
 KERNEL = Claim(
     theory="kernel PCA",
     statistic="distance from a kernel",

@@ -17,8 +17,6 @@ from torch import Tensor
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, product, query_directions
 
-__all__ = ["Queries", "explained_fraction", "log_output_square", "log_true_loss", "queries_in_space"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:

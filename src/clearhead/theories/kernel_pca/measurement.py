@@ -25,8 +25,6 @@ from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
 from clearhead.theories.theory import Claim, Picture, Sample, Samples
 
-__all__ = ["KernelPCA", "spectrum"]
-
 PICTURE_TOKENS, PICTURE_AXES = 256, 24
 
 NO_DRAWS = Draws(random_values=0, random_map=0, permuted=0, other_heads=0)

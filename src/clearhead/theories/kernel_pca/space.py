@@ -14,8 +14,6 @@ from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import centred, features_from_log_kernel
 from clearhead.shapes import Bool, Float, Int
 
-__all__ = ["KeySpace", "Principal", "key_space", "principal_axes", "product", "query_directions"]
-
 EMPTY = 100.0
 """Log-length of an empty coordinate below that of the shortest key, so that it is sorted last."""
 

@@ -15,8 +15,6 @@ from clearhead.numerics.spectrum import captured_fraction, orthonormal_basis
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space, product
 
-__all__ = ["captured_variance", "span_of", "span_variance", "subspace_overlap"]
-
 
 def captured_variance(
     k: Float[Tensor, "*b m d"],

@@ -9,8 +9,7 @@ import functools
 from clearhead.theories.max_margin.claims import CLAIMS, COSINE, COSINE_NUCLEAR, HEAD_SPACE_CLAIMS
 from clearhead.theories.max_margin.groups import Groups
 from clearhead.theories.max_margin.on_heads.choices import Sampling, obstacle
-from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads
-from clearhead.theories.max_margin.on_heads.picture import margins
+from clearhead.theories.max_margin.on_heads.measurement import MaxMarginOnHeads, margins
 from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead.theories.theory import Need, PlainWords, Position, Theory, Windows

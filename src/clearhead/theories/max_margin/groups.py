@@ -18,8 +18,6 @@ from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.sums import Sums
 from clearhead.theories.theory import Claim, Theory
 
-__all__ = ["Groups"]
-
 OF_GROUPS = 2**31
 """Separates the random numbers of groups from those of inputs, whose numbers are smaller."""
 

@@ -25,15 +25,12 @@ from clearhead.errors import InputError
 from clearhead.heads import attention_scores, softmax_weights
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Float, Int, all_finite
-from clearhead.theories.example import Example, Random
-from clearhead.theories.few_heads import between, head_slices, of_heads
+from clearhead.theories.example import Example, Random, between, head_slices, of_heads
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
 from clearhead.theories.symmetry.groups import random_permutations
 from clearhead.theories.symmetry.measure import relative_error
 from clearhead.theories.theory import Claim, Control, Sample, Samples
-
-__all__ = ["CLAIM", "PermutationSymmetry", "obstacle"]
 
 CLAIM = Claim(
     theory="symmetry",

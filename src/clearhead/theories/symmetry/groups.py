@@ -16,20 +16,6 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.shapes import ShapeError
 
-__all__ = [
-    "GRID",
-    "TOKENS",
-    "Element",
-    "bounded_translations",
-    "dihedral",
-    "flips",
-    "permutations",
-    "random_permutations",
-    "rotations",
-    "translations",
-    "transpositions",
-]
-
 TOKENS = (-2,)
 """The axis of the tokens in (..., tokens, features)."""
 GRID = (-2, -1)

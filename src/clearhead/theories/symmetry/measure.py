@@ -16,16 +16,6 @@ from clearhead.errors import InputError
 from clearhead.shapes import Float
 from clearhead.theories.symmetry.groups import Element
 
-__all__ = [
-    "Action",
-    "Errors",
-    "SymmetryReport",
-    "equivariance",
-    "equivariance_errors",
-    "invariance",
-    "relative_error",
-]
-
 CONTROL_SEED = 5772156649
 """Unlikely to be a caller's seed: with the same seed the control's noise would equal the caller's input."""
 

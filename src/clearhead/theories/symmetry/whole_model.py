@@ -18,8 +18,6 @@ from clearhead.theories.example import ModelOutput
 from clearhead.theories.symmetry.groups import Element, random_permutations
 from clearhead.theories.theory import ModelValues
 
-__all__ = ["permutation_errors"]
-
 FEWEST_TOKENS = 3
 DRAWS = 2
 NOT_MEASURED = ModelValues(

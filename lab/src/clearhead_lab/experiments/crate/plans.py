@@ -5,7 +5,7 @@ from typing import Any
 from clearhead_lab.data.image_sets import ImageSet, pixel_moments
 from clearhead_lab.experiments.training_runs import Config, Plan
 from clearhead_lab.models.crate import CrateConfig, Form
-from clearhead_lab.training.augmentation import random_changes, random_shift
+from clearhead_lab.training.batches import random_changes, random_shift
 from clearhead_lab.training.recipe import Recipe
 
 __all__ = ["DIGITS_PLAN", "FASHION_PLAN", "PETS_PLAN", "VIT", "configs"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,13 +27,10 @@ from clearhead_lab.experiments.crate.attention_maps import (
 from clearhead_lab.experiments.crate.pets import MaskedImages, read_pets
 from clearhead_lab.experiments.crate.plans import PETS_PLAN, configs
 from clearhead_lab.experiments.estimates import differences
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.training_runs import TrainedRun, train_runs
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["SEGMENTATION"]
 
@@ -171,7 +168,7 @@ def _table(results: Results) -> Table:
     ]
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Show test images, the true masks, and the map of the best head of every model of the first seed."""
     data = results.data
     step = max(len(data.objects) // SHOWN, 1)

@@ -12,8 +12,10 @@ from clearhead.report.tables import Field, Table
 from clearhead_lab.experiments.cache import measure_cells
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
 from clearhead_lab.theorems.coding_rate.change import rate_change
-from clearhead_lab.theorems.coding_rate.random_tokens import TokenDistribution, draw_bases, draw_tokens
 from clearhead_lab.theorems.coding_rate.steps import (
+    TokenDistribution,
+    draw_bases,
+    draw_tokens,
     exact_step,
     expansion_ratio,
     hook_rate,

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +21,11 @@ from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
 from clearhead_lab.experiments.crate.plans import DIGITS_PLAN, FASHION_PLAN, configs
 from clearhead_lab.experiments.estimates import differences
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.models.vision import fashion_mnist
 from clearhead_lab.experiments.training_runs import Plan, TrainedRun, train_runs
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["CRATE_DIGITS", "CRATE_FASHION", "measure", "report"]
 
@@ -199,7 +196,7 @@ def _three_digits(values: Sequence[float | None]) -> str:
     return f"{mean.mean:.3g}{half}"
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Plot a row of panels for each quantity and a column for each model; means over seeds with their intervals."""
     curves = [
         (title, name, runs, next(i for i, curve in enumerate(runs[0]["curves"]) if curve["title"] == title))

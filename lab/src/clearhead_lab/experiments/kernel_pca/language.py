@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
+from clearhead.report.tables import decimals
 from clearhead_lab.data.corpus import Corpus, read_corpus
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.floor import Floor
 from clearhead_lab.experiments.kernel_pca.study import (
     SOFTMAX,
     SYMMETRIC,
@@ -24,6 +26,7 @@ from clearhead_lab.experiments.kernel_pca.study import (
     compared,
     dry_run,
     first_layers,
+    how_compared,
     measure_study,
     measured_table,
     train_study,
@@ -96,13 +99,26 @@ def attacked_perplexity(
     return results
 
 
+def frequency_perplexity(corpus: Corpus, *, train: int | None, tokens: int | None) -> float:
+    """Return the perplexity of the first test tokens under the frequencies of words in the first training tokens.
+
+    Each word of the vocabulary counts once more. train, tokens: None for all
+    """
+    counts = torch.bincount(corpus.train[:train], minlength=len(corpus.vocabulary)).double() + 1
+    return float((counts / counts.sum()).log()[corpus.test[:tokens]].mean().neg().exp())
+
+
 def _measure(request: Request, folder: Path) -> Any:
     if request.dry_run:
         return None
     runs = train_study(STUDY, request)
+    assert request.data is not None, "trained on it"
     settings = {"tokens": _tokens(request), "sliding": request.scale == "paper"}
     packages = ("operators", "models", "robustness", "training")
-    return runs, measure_study(runs, request, folder, _attack_run, settings, packages=packages)
+    measured = measure_study(runs, request, folder, _attack_run, settings, packages=packages)
+    corpus = read_corpus(request.data)
+    take = STUDY.recipe(request, next(iter(STUDY.variants)), request.seed).data.take
+    return runs, measured, frequency_perplexity(corpus, train=take or None, tokens=_tokens(request))
 
 
 def _tokens(request: Request) -> int | None:
@@ -136,28 +152,29 @@ def _report(results: Any, request: Request) -> Report:
         for attack in TEXT_ATTACKS
         for original in (False, True)
     }
-    means = {
-        variant: sum(values[condition("test")] for values in seeds.values()) / len(seeds)
-        for variant, seeds in measured.items()
-    }
-    best = min(means, key=lambda variant: means[variant])
-    recipe = STUDY.recipe(request, best, request.seed)
+    floor = Floor(
+        measure=condition("test"), value=results[2], name="the perplexity of word frequencies", lower_is_better=True
+    )
+    trained = floor.trained(measured)
+    means = {v: sum(x[condition("test")] for x in measured[v].values()) / len(measured[v]) for v in trained}
+    best = min(means, key=means.__getitem__, default="no variant trained")
+    recipe = STUDY.recipe(request, next(iter(measured)), request.seed)
     tokens = "all" if _tokens(request) is None else f"the first {_tokens(request):,}"
     stride = "1 token" if request.scale == "paper" else "half a context"
     return Report(
-        headline=f"lowest test perplexity: {best}, {means[best]:.1f}; {len(runs)} runs",
+        headline=f"lowest test perplexity: {best}, {decimals(means.get(best), 1)}; {len(runs)} runs",
         setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs. Perplexity on {tokens} tokens of each split, "
         f"windows advance by {stride}; lower is better. {100 * SHARE:g}% of the words are attacked. "
-        "Means over seeds with 95% intervals.",
+        f"{how_compared(floor)}",
         sections=[
             ("Claimed", CLAIMED),
-            ("Measured", measured_table(runs, measured, titles)),
-            ("Differences from symmetric attention", compared(measured, titles, baseline="symmetric")),
-            (f"Attacks on the test text, {100 * SHARE:g}%", measured_table(runs, measured, others)),
+            ("Measured", measured_table(runs, measured, titles, floor=floor)),
+            ("Differences from symmetric attention", compared(measured, titles, baseline="symmetric", floor=floor)),
+            (f"Attacks on the test text, {100 * SHARE:g}%", measured_table(runs, measured, others, floor=floor)),
             ("What the attacks do", _attacks_text()),
             ("Why they differ", DIFFER),
         ],
-        figures={"attacks.svg": lambda: _draw(measured)},
+        figures={"attacks.svg": lambda: _draw({variant: measured[variant] for variant in trained})},
         facts={"measured": {name: {str(s): dict(v) for s, v in seeds.items()} for name, seeds in measured.items()}},
     )
 

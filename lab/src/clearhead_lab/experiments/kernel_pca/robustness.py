@@ -22,16 +22,18 @@ from clearhead_lab.experiments.kernel_pca.study import (
     SYMMETRIC,
     Study,
     StudyRun,
+    chance,
     compared,
     dry_run,
+    how_compared,
     measure_study,
     measured_table,
     train_study,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
+from clearhead_lab.robustness.corruptions import sweep
 from clearhead_lab.robustness.evaluation import attack
 from clearhead_lab.robustness.results import SanityLine, budget_text
-from clearhead_lab.robustness.sweep import sweep
 from clearhead_lab.training.evaluation import as_pixels, measure_accuracy
 from clearhead_lab.training.run import MODEL_FOLDER
 
@@ -119,9 +121,11 @@ def _report(results: Any, request: Request) -> Report:
         f"{name} {budget_text(eps)}": f"{title} {budget_text(eps)}" for eps in BUDGETS for name, title in TITLES.items()
     }
     recipe = STUDY.recipe(request, "softmax", request.seed)
-    differences = compared(values, titles, baseline="symmetric")
+    floor = chance(runs, "clean")
+    differences = compared(values, titles, baseline="symmetric", floor=floor)
     verdicts = next(field.cells for field in differences if field.title == "verdict")
-    changed = sum(verdict != "not distinguishable" for verdict in verdicts)
+    changed = sum(verdict in ("higher", "lower") for verdict in verdicts)
+    trained = {variant: values[variant] for variant in floor.trained(values)}
     flagged = sum(line.status == "FLAG" for variant in measured for _, line in _lines(measured, variant))
     return Report(
         headline=f"{changed} of {len(verdicts)} differences from symmetric attention are distinguishable; "
@@ -129,17 +133,17 @@ def _report(results: Any, request: Request) -> Report:
         setting=f"Models of recipe {recipe.name}, {recipe.recipe.epochs} epochs. Attacks on the first "
         f"{request.inputs or ATTACKED} test images, in pixels; clean and corrupted accuracy (eight corruptions, five "
         f"severities) on the first {request.inputs or CORRUPTED}. Images that are misclassified without an attack "
-        "count as errors. Worst: fooled by any attack of this or a smaller budget. Means over seeds with 95% "
-        "intervals; differences are paired by seed, p-values adjusted for all of them.",
+        "count as errors. Worst: fooled by any attack of this or a smaller budget. Differences are "
+        f"paired by seed, p-values adjusted for all of them. {how_compared(floor)}",
         sections=[
             ("Claimed", CLAIMED),
-            ("Measured", measured_table(runs, values, titles)),
+            ("Measured", measured_table(runs, values, titles, floor=floor)),
             ("Differences from symmetric attention", differences),
             ("Sanity lines", _sanity_table(measured)),
             ("Flagged lines", _flagged(measured)),
             ("Why they differ", DIFFER),
         ],
-        figures={"robustness.svg": lambda: _draw(values)},
+        figures={"robustness.svg": lambda: _draw(trained)},
         facts={"measured": {name: {str(s): dict(r) for s, r in seeds.items()} for name, seeds in measured.items()}},
     )
 

@@ -6,13 +6,16 @@ from typing import Any
 
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.floor import DID_NOT_TRAIN
 from clearhead_lab.experiments.kernel_pca.study import (
     SCALED,
     SOFTMAX,
     Study,
     StudyRun,
+    chance,
     compared,
     dry_run,
+    how_compared,
     measured_table,
     train_study,
 )  # fmt: skip
@@ -39,19 +42,25 @@ def _report(runs: list[StudyRun] | None, request: Request) -> Report:
     for run in runs:
         measured.setdefault(run.variant, {})[run.seed] = {name: run.log[-1][name] for name in TITLES}
     recipe = STUDY.recipe(request, "softmax", request.seed)
-    means = {v: sum(x["accuracy"] for x in seeds.values()) / len(seeds) for v, seeds in measured.items()}
+    floor = chance(runs)
+    trained = floor.trained(measured)
+    cells = {variant: _headline(seeds) if variant in trained else DID_NOT_TRAIN for variant, seeds in measured.items()}
     return Report(
-        headline=", ".join(f"{variant} {100 * mean:.1f}%" for variant, mean in means.items()),
-        setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs. Means over seeds with 95% intervals.",
+        headline=", ".join(f"{variant} {cell}" for variant, cell in cells.items()),
+        setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs. {how_compared(floor)}",
         sections=[
             ("Claimed", CLAIMED),
-            ("Measured", measured_table(runs, measured, TITLES)),
-            ("Differences from softmax attention", compared(measured, TITLES, baseline="softmax")),
+            ("Measured", measured_table(runs, measured, TITLES, floor=floor)),
+            ("Differences from softmax attention", compared(measured, TITLES, baseline="softmax", floor=floor)),
             ("Why they differ", DIFFER),
         ],
         figures={"training.svg": lambda: _draw(runs)},
         facts={"logs": {f"{run.variant}, seed {run.seed}": [dict(entry) for entry in run.log] for run in runs}},
     )
+
+
+def _headline(seeds: Mapping[int, Mapping[str, float]]) -> str:
+    return f"{100 * sum(values['accuracy'] for values in seeds.values()) / len(seeds):.1f}%"
 
 
 def _draw(runs: list[StudyRun]) -> Any:

@@ -16,12 +16,14 @@ from clearhead.report.tables import Field, Table, decimals
 from clearhead_lab.data.augmentation import image_transform
 from clearhead_lab.data.batches import all_samples
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.floor import Floor
 from clearhead_lab.experiments.kernel_pca.study import (
     Study,
     StudyRun,
     Variants,
     compared,
     dry_run,
+    how_compared,
     measure_study,
     measured_table,
     train_study,
@@ -153,29 +155,28 @@ def _report(results: Any, request: Request) -> Report:
     titles = {
         f"{state} {name}": f"{title}, {state}" for name, title in MEASURES.items() for state in (CLEAN, CORRUPTED)
     }
-    means = {
-        variant: sum(values[f"{CLEAN} mean_iou"] for values in seeds.values()) / len(seeds)
-        for variant, seeds in summary.items()
-    }
-    best = max(means, key=lambda variant: means[variant])
-    majority = next(iter(measured[best].values()))[MAJORITY]
-    recipe = STUDY.recipe(request, best, request.seed)
+    majority = next(iter(next(iter(measured.values())).values()))[MAJORITY]
+    floor = Floor(measure=f"{CLEAN} mean_iou", value=majority["mean_iou"], name="the majority class")
+    trained = {variant: measured[variant] for variant in floor.trained(summary)}
+    means = {v: sum(each[CLEAN]["mean_iou"] for each in seeds.values()) / len(seeds) for v, seeds in trained.items()}
+    best = max(means, key=means.__getitem__, default="no variant trained")
+    recipe = STUDY.recipe(request, next(iter(measured)), request.seed)
     images = "all" if _images(request) is None else f"about {_images(request):,} evenly spaced"
     return Report(
-        headline=f"highest clean mean IoU: {best}, {means[best]:.3f}, majority {majority['mean_iou']:.3f}; "
+        headline=f"highest clean mean IoU: {best}, {decimals(means.get(best))}, {floor.name} {decimals(floor.value)}; "
         f"{len(runs)} runs",
         setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs; {images} held-out images. Corrupted is the mean "
         f"over {len(CORRUPTIONS)} corruptions at severities {', '.join(map(str, SEVERITIES))}; masks are unchanged. "
-        "Means over seeds with 95% intervals.",
+        f"{how_compared(floor)}",
         sections=[
             ("Claimed", CLAIMED),
-            ("Measured", measured_table(runs, summary, titles)),
-            ("Differences from symmetric attention", compared(summary, titles, baseline="symmetric")),
+            ("Measured", measured_table(runs, summary, titles, floor=floor)),
+            ("Differences from symmetric attention", compared(summary, titles, baseline="symmetric", floor=floor)),
             ("Majority baseline", _majority_table(majority)),
-            ("Mean IoU by corruption, all severities", _by_corruption(measured)),
+            ("Mean IoU by corruption, all severities", _by_corruption(trained)),
             ("Why they differ", DIFFER),
         ],
-        figures={"corruptions.svg": lambda: _draw(measured)},
+        figures={"corruptions.svg": lambda: _draw(trained)},
         facts={"measured": {name: {str(s): dict(v) for s, v in seeds.items()} for name, seeds in measured.items()}},
     )
 

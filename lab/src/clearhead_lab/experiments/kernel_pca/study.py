@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.report.tables import Field, Table, decimals, over_runs, plus_minus
+from clearhead.report.tables import Estimate, Field, Table, decimals, mean_of, over_runs, plus_minus
 from clearhead_lab.experiments.cache import cached
-from clearhead_lab.experiments.estimates import differences
+from clearhead_lab.experiments.estimates import POWER, Difference, differences
 from clearhead_lab.experiments.experiment import SHARED_RUNS, Report, Request
+from clearhead_lab.experiments.floor import DID_NOT_TRAIN, Floor
 from clearhead_lab.models.native import load_native
 from clearhead_lab.training.estimate import estimate_run
 from clearhead_lab.training.loop import DivergedError
@@ -23,7 +24,8 @@ from clearhead_lab.training.tasks import Evaluate
 
 __all__ = [
     "ASYMMETRIC_RPC", "CLAMPED", "RPC_ALL", "RPC_FIRST", "SCALED", "SOFTMAX", "SYMMETRIC", "Study", "StudyRun",
-    "Variants", "compared", "dry_run", "first_layers", "measure_study", "measured_table", "study_images", "train_study",
+    "Variants", "chance", "compared", "dry_run", "first_layers", "how_compared", "measure_study", "measured_table",
+    "study_images", "train_study",
 ]  # fmt: skip
 
 Variants = Mapping[str, Sequence[str]]
@@ -199,26 +201,48 @@ def dry_run(study: Study, request: Request) -> Report:
     )
 
 
+def chance(runs: Sequence[StudyRun], measure: str = "accuracy") -> Floor:
+    """Return the floor of an accuracy: that of classes drawn at random."""
+    classes: int = runs[0].model().config.classes  # type: ignore[union-attr, assignment]
+    return Floor(measure=measure, value=1 / classes, name="chance")
+
+
+def how_compared(floor: Floor) -> str:
+    """Return what intervals, detectable differences and untrained variants are, for the page."""
+    return (
+        "Means over seeds with 95% intervals. Detectable: the smallest difference that a paired t-test at 5% finds in "
+        f"{POWER:.0%} of repetitions with as many seeds and this spread, before adjustment. A variant whose interval "
+        f"reaches {floor.name}, {decimals(floor.value, _digits(floor.value))}, did not train."
+    )
+
+
 def measured_table(
-    runs: Sequence[StudyRun], measured: Mapping[str, Mapping[int, Mapping[str, float]]], titles: Mapping[str, str]
+    runs: Sequence[StudyRun],
+    measured: Mapping[str, Mapping[int, Mapping[str, float]]],
+    titles: Mapping[str, str],
+    *,
+    floor: Floor,
 ) -> Table:
     """Return a table of means over seeds with intervals: a row for each variant, a column for each measure.
 
+    A variant that did not train has only the measure of the floor, with these words.
+
     measured: by variant, seed and measure; titles: of the columns, by measure
     """
-    variants = list(measured)
+    variants, trained = list(measured), floor.trained(measured)
     parameters = {run.variant: run.parameters for run in runs}
+
+    def cell(variant: str, name: str, form: Callable[[Estimate | None], str]) -> str:
+        if variant not in trained and name != floor.measure:
+            return DID_NOT_TRAIN
+        text = form(over_runs([values.get(name) for values in measured[variant].values()]))
+        return text if variant in trained else f"{text}, {DID_NOT_TRAIN}"
+
     columns = [
         Field(
             title=title,
-            cells=[
-                plus_minus(over_runs([values.get(name) for values in measured[variant].values()]))
-                for variant in variants
-            ],
-            narrow=[
-                decimals(getattr(over_runs([v.get(name) for v in measured[variant].values()]), "mean", None))
-                for variant in variants
-            ],
+            cells=[cell(variant, name, plus_minus) for variant in variants],
+            narrow=[cell(variant, name, mean_of) for variant in variants],
             rank=0 if number < 2 else 1,
         )
         for number, (name, title) in enumerate(titles.items())
@@ -232,21 +256,53 @@ def measured_table(
 
 
 def compared(
-    measured: Mapping[str, Mapping[int, Mapping[str, float]]], titles: Mapping[str, str], *, baseline: str
+    measured: Mapping[str, Mapping[int, Mapping[str, float]]],
+    titles: Mapping[str, str],
+    *,
+    baseline: str,
+    floor: Floor,
 ) -> Table:
-    """Return the paired differences of every variant from the baseline in every measure, with adjusted verdicts."""
+    """Return the paired differences of every variant from the baseline in every measure, with adjusted verdicts.
+
+    Nothing is computed from a variant that did not train: one row names it. If the baseline did not, all are named.
+    """
+    trained = floor.trained(measured)
+    others = [variant for variant in measured if variant != baseline]
+    tested = [variant for variant in others if variant in trained and baseline in trained]
     by_measure: dict[str, dict[str, dict[int, float]]] = {
         title: {
-            variant: {seed: values[name] for seed, values in seeds.items() if name in values}
-            for variant, seeds in measured.items()
+            variant: {seed: values[name] for seed, values in measured[variant].items() if name in values}
+            for variant in (*tested, baseline)
+            if variant in trained
         }
         for name, title in titles.items()
     }
-    found = differences(by_measure, [(variant, baseline) for variant in measured if variant != baseline])
+    found = differences(by_measure, [(variant, baseline) for variant in tested])
+    left_out = {
+        variant: f"{baseline} {DID_NOT_TRAIN}" if variant in trained else DID_NOT_TRAIN
+        for variant in others
+        if variant not in tested
+    }
+    dashes = ["-"] * len(left_out)
     return [
-        Field(title="variant", cells=[item.variant for item in found], text=True),
-        Field(title="measure", cells=[item.measure for item in found], text=True),
-        Field(title=f"difference from {baseline}", cells=[plus_minus(item.estimate) for item in found]),
-        Field(title="adjusted p", cells=[decimals(item.adjusted) for item in found], rank=1),
-        Field(title="verdict", cells=[item.verdict for item in found], text=True),
+        Field(title="variant", cells=[*(item.variant for item in found), *left_out], text=True),
+        Field(title="measure", cells=[*(item.measure for item in found), *dashes], text=True),
+        Field(title=f"difference from {baseline}", cells=[*map(_difference_cell, found), *dashes]),
+        Field(title="detectable", cells=[*map(_detectable_cell, found), *dashes], rank=1),
+        Field(title="adjusted p", cells=[*(decimals(item.adjusted) for item in found), *dashes], rank=1),
+        Field(title="verdict", cells=[*(item.verdict for item in found), *left_out.values()], text=True),
     ]
+
+
+def _difference_cell(item: Difference) -> str:
+    """Return the difference with its interval, or alone where all seeds have the same."""
+    return mean_of(item.estimate) if item.detectable is None else plus_minus(item.estimate)
+
+
+def _detectable_cell(item: Difference) -> str:
+    """Return the smallest detectable difference with as many decimals as the difference has."""
+    return decimals(item.detectable, _digits(max(abs(item.estimate.mean), item.detectable or 0)))
+
+
+def _digits(value: float) -> int:
+    return 3 if value < 10 else 1

@@ -7,7 +7,7 @@ from clearhead.errors import InputError
 from clearhead_lab.data.image_sets import ImageSet, digits, read_images
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
 from clearhead_lab.experiments.training_runs import LOG, MODEL_FOLDER, Plan, TrainedRun, train_run
-from clearhead_lab.training.augmentation import random_changes, random_shift
+from clearhead_lab.training.batches import random_changes, random_shift
 from clearhead_lab.training.recipe import Recipe
 
 __all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "DIGITS_PLAN", "FASHION_MNIST", "fashion_mnist"]

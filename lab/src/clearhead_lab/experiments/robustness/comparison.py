@@ -37,7 +37,7 @@ class Comparison:
     @property
     def significant(self) -> list[Difference]:
         """The differences with an adjusted p-value of at most 5 %."""
-        return [difference for difference in self.differences if difference.verdict != "not distinguishable"]
+        return [difference for difference in self.differences if difference.found]
 
     @property
     def failed(self) -> list[Run]:

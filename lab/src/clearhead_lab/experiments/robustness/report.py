@@ -109,7 +109,7 @@ def _difference_table(comparison: Comparison) -> Table:
         Field(title="baseline", cells=[d.baseline for d in each], text=True),
         Field(title="accuracy", cells=[d.measure for d in each], text=True),
         Field(title="difference [95 % CI]", cells=[_signed(d.estimate) for d in each]),
-        Field(title="adjusted p", cells=[f"{d.adjusted:.2g}" for d in each]),
+        Field(title="adjusted p", cells=["-" if d.adjusted is None else f"{d.adjusted:.2g}" for d in each]),
         Field(title="verdict", cells=[d.verdict for d in each], text=True),
     ]
 

@@ -18,7 +18,7 @@ from clearhead_lab.experiments.cache import code_fingerprint, load_cached, store
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.training_runs import Plan, TrainedRun, train_runs
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead_lab.robustness.sweep import sweep
+from clearhead_lab.robustness.corruptions import sweep
 from clearhead_lab.training.evaluation import as_pixels, measure_accuracy
 
 __all__ = ["Run", "clamped_shares", "measure_runs"]

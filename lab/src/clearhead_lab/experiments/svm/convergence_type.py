@@ -1,22 +1,18 @@
 """Does training select the best tokens, locally optimal tokens, or none? By the width of the tokens."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from clearhead.report.plots import COLOURS, finish_panel, make_panels, plot_percentage
 from clearhead.report.tables import Field, Table, percentage
-from clearhead_lab.experiments.cache import measure_cells
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.dynamics import train
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored
-from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, PREDICTED, solve_all
+from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, solve_all, svm_experiment
 from clearhead_lab.experiments.svm.descent.tasks import draw_small_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import globally_optimal, locally_optimal, saturated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from clearhead_lab.theorems.max_margin.convergence import globally_optimal, locally_optimal, saturated
 
 __all__ = ["CONVERGENCE_TYPE"]
 
@@ -104,7 +100,7 @@ def _table(results: Results) -> Table:
     ]  # fmt: skip
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Plot the percentages by the width of tokens."""
     figure, panels = make_panels(len(PREDICTED), title="Runs that select optimal tokens, by the width of tokens")
     for axes, trained in zip(panels, PREDICTED, strict=True):
@@ -122,20 +118,16 @@ def draw(results: Results) -> "Figure":
     return figure
 
 
-CONVERGENCE_TYPE = Experiment(
-    name="svm/convergence-type",
+CONVERGENCE_TYPE = svm_experiment(
+    "convergence-type",
+    measure,
+    lambda request: {
+        _cell(trained, d): {"trained": trained, "d": d, "seeds": request.seed_list(40)}
+        for trained in PREDICTED
+        for d in WIDTHS
+    },
+    report,
     title="Which tokens training selects, by the width of tokens",
     reproduces="training finds the best tokens if tokens are wide; saturated runs find locally optimal tokens",
     cost="1 min",
-    measure=measure_cells(
-        measure,
-        lambda request: {
-            _cell(trained, d): {"trained": trained, "d": d, "seeds": request.seed_list(40)}
-            for trained in PREDICTED
-            for d in WIDTHS
-        },
-        packages=PACKAGES,
-    ),
-    report=report,
-    options=frozenset({"seeds"}),
 )

@@ -1,30 +1,32 @@
 """Where normalised descent leads: W to the SVM of least Frobenius norm, K and Q to that of least nuclear norm."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage, plus_minus
+from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage
 from clearhead.theories.max_margin import Norm
-from clearhead_lab.experiments.cache import measure_cells
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.svm.descent.dynamics import train
-from clearhead_lab.experiments.svm.descent.rules import Direct, Factored, Parameterisation
-from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
-from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import globally_optimal, locally_optimal, saturated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from clearhead_lab.experiments.estimates import mean_field
+from clearhead_lab.experiments.experiment import Figure, Report, Request
+from clearhead_lab.experiments.svm.descent.rules import Factored
+from clearhead_lab.experiments.svm.descent.solutions import (
+    PREDICTED,
+    Method,
+    cosines,
+    solve_all,
+    svm_experiment,
+    train_by,
+)
+from clearhead_lab.theorems.max_margin.convergence import globally_optimal, locally_optimal, saturated
 
 __all__ = ["LOCAL_CONVERGENCE"]
 
 N, T, D, STEPS = 6, 8, 10, 2000
 SHOWN = (100, 500, 1000, 2000)
 RECORDED = sorted({*SHOWN, *(int(step) for step in np.geomspace(10, STEPS, 40))})
-PARAMETERS: dict[str, Parameterisation] = {"W": Direct(), "K, Q": Factored()}
+METHODS = {"W": Method(), "K, Q": Method(parameters=Factored())}
 REFERENCE = {
     ("W", Norm.FROBENIUS): (0.745, 0.972, 0.989, 0.996),
     ("W", Norm.NUCLEAR): (None, None, None, 0.861),
@@ -41,11 +43,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 def measure(*, trained: str, seeds: Sequence[int]) -> dict[str, Any]:
     """Train one parameterisation from every seed; compare it with both SVMs of the tokens selected at the end."""
-    task = draw_tasks(seeds, n=N, t=T, d=D)
-    start = draw_start(seeds, (D, D), (D, D))
-    run = train(
-        task, start if trained != "W" else start[:1], steps=STEPS, record=RECORDED, parameters=PARAMETERS[trained]
-    )
+    task, run = train_by(METHODS[trained], seeds, n=N, t=T, d=D, steps=STEPS, record=RECORDED)
     selected, scores = run.selected[-1], task.token_scores
     solutions = {norm: solve_all(task.tokens, task.queries, selected, norm) for norm in PREDICTED.values()}
     return {
@@ -108,12 +106,8 @@ def _cosine_table(results: Results) -> Table:
         Field(title="SVM of least", cells=[norm for _, norm in REFERENCE], short="SVM", text=True),
     ]
     for step, rank in zip(SHOWN, (2, 3, 1, 0), strict=False):
-        means = [
-            over_runs(results[trained]["cosines"][norm][results[trained]["steps"].index(step)])
-            for trained, norm in REFERENCE
-        ]
-        cells, narrow = [plus_minus(mean) for mean in means], [mean_of(mean) for mean in means]
-        fields.append(Field(title=f"{step:,} steps", short=f"{step:,}", cells=cells, narrow=narrow, rank=rank))
+        rows = [results[trained]["cosines"][norm][results[trained]["steps"].index(step)] for trained, norm in REFERENCE]
+        fields.append(mean_field(f"{step:,} steps", rows, short=f"{step:,}", rank=rank))
     least = [min(c for c in results[trained]["cosines"][norm][-1] if c is not None) for trained, norm in REFERENCE]
     reference = [" / ".join(decimals(v) for v in values if v is not None) for values in REFERENCE.values()]
     return [
@@ -138,7 +132,7 @@ def _token_table(results: Results) -> Table:
     ]
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Plot the mean cosine to both SVMs by the number of steps."""
     figure, panels = make_panels(
         len(results), title="Cosine of trained attention to attention SVMs, by the number of steps"
@@ -152,16 +146,12 @@ def draw(results: Results) -> "Figure":
     return figure
 
 
-LOCAL_CONVERGENCE = Experiment(
-    name="svm/local-convergence",
+LOCAL_CONVERGENCE = svm_experiment(
+    "local-convergence",
+    measure,
+    lambda request: {trained: {"trained": trained, "seeds": request.seed_list(20)} for trained in PREDICTED},
+    report,
     title="Where training attention leads",
     reproduces="training W leads to the Frobenius SVM, training K and Q to the nuclear SVM (Tarzanagh et al. 2023)",
     cost="10 s",
-    measure=measure_cells(
-        measure,
-        lambda request: {trained: {"trained": trained, "seeds": request.seed_list(20)} for trained in PREDICTED},
-        packages=PACKAGES,
-    ),
-    report=report,
-    options=frozenset({"seeds"}),
 )

@@ -1,7 +1,7 @@
 """Training that selects several tokens at once, compared with the prediction W_fin + C W_dir."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,17 +11,13 @@ from clearhead.report.plots import COLOURS, finish_panel, make_panels, plot_band
 from clearhead.report.tables import Field, Table
 from clearhead.report.wording import short
 from clearhead.theories.max_margin import attention_svm
-from clearhead_lab.experiments.cache import measure_cells
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask
 from clearhead_lab.experiments.svm.descent.dynamics import train
-from clearhead_lab.experiments.svm.descent.solutions import PACKAGES
+from clearhead_lab.experiments.svm.descent.solutions import svm_experiment
 from clearhead_lab.experiments.svm.descent.tasks import draw_relu_tasks, draw_start
+from clearhead_lab.theorems.max_margin.convergence import correlation
 from clearhead_lab.theorems.max_margin.multi_token import likely_tokens, multi_token_svm
-from clearhead_lab.theorems.max_margin.optimality import correlation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["MULTI_TOKEN"]
 
@@ -162,7 +158,7 @@ def _rejections(each: Sequence[Result]) -> Table:
     ]
 
 
-def draw(results: Mapping[str, Result]) -> "Figure":
+def draw(results: Mapping[str, Result]) -> Figure:
     """Plot the distances from the predictions, and the percentage of accepted runs, by the width of tokens."""
     each = [results[_cell(d)] for d in WIDTHS]
     figure, (left, right) = make_panels(2, title="Training that selects several tokens, compared with predictions")
@@ -182,16 +178,12 @@ def draw(results: Mapping[str, Result]) -> "Figure":
     return figure
 
 
-MULTI_TOKEN = Experiment(
-    name="svm/multi-token",
+MULTI_TOKEN = svm_experiment(
+    "multi-token",
+    measure,
+    lambda request: {_cell(d): {"d": d, "seeds": _seeds(request)} for d in WIDTHS},
+    report,
     title="Training that selects several tokens at once",
     reproduces="with a nonlinear head training selects several tokens, and W follows W_fin + C W_dir",
     cost="20 s",
-    measure=measure_cells(
-        measure,
-        lambda request: {_cell(d): {"d": d, "seeds": _seeds(request)} for d in WIDTHS},
-        packages=PACKAGES,
-    ),
-    report=report,
-    options=frozenset({"seeds"}),
 )

@@ -1,32 +1,22 @@
 """Which optimiser leads to which margin: cosines of the trained W to SVMs of three norms."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage, plus_minus
+from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage
 from clearhead.theories.max_margin import Norm
-from clearhead_lab.experiments.cache import measure_cells
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.svm.descent.attention_task import evaluate, evaluate_by_autograd
-from clearhead_lab.experiments.svm.descent.dynamics import train
+from clearhead_lab.experiments.estimates import mean_field
+from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.rules import (
     Adam,
-    Direct,
     Factored,
     GradientDescent,
     NormalisedDescent,
-    Parameterisation,
-    Rule,
     SignDescent,
 )
-from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, cosines, solve_all
-from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import saturated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from clearhead_lab.experiments.svm.descent.solutions import Method, cosines, solve_all, svm_experiment, train_by
+from clearhead_lab.theorems.max_margin.convergence import saturated
 
 __all__ = ["OPTIMISERS"]
 
@@ -36,48 +26,29 @@ NORMS = (Norm.FROBENIUS, Norm.NUCLEAR, Norm.MAX_ENTRY)
 SHORT = {Norm.FROBENIUS: "Frob.", Norm.NUCLEAR: "nucl.", Norm.MAX_ENTRY: "max"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
-    """An optimiser and what it trains.
-
-    autograd: use autograd's gradient, which is only rounding once attention is saturated
-    reference: cosines of an independent implementation to the SVMs of `NORMS`, if it has them
-    """
-
-    rule: Rule
-    autograd: bool = False
-    parameters: Parameterisation = field(default_factory=Direct)
-    reference: tuple[float, ...] = ()
-
-
 METHODS = {
-    "W, normalised": Method(rule=NormalisedDescent(0.1), reference=(0.996, 0.864, 0.778)),
-    "W, plain, rate 5": Method(rule=GradientDescent(5.0), reference=(0.930, 0.839, 0.739)),
+    "W, normalised": Method(rule=NormalisedDescent(0.1)),
+    "W, plain, rate 5": Method(rule=GradientDescent(5.0)),
     "W, sign": Method(rule=SignDescent(0.01)),
-    "W, sign, autograd": Method(rule=SignDescent(0.01), autograd=True, reference=(0.781, 0.639, 0.898)),
-    "W, Adam": Method(rule=Adam(0.01), reference=(0.857, 0.719, 0.818)),
-    "W, AdamW": Method(rule=Adam(0.01, decay=0.1), reference=(0.854, 0.715, 0.840)),
-    "K Q, Adam": Method(rule=Adam(0.01), parameters=Factored(0.0), reference=(0.783, 0.818, 0.654)),
+    "W, sign, autograd": Method(rule=SignDescent(0.01), autograd=True),
+    "W, Adam": Method(rule=Adam(0.01)),
+    "W, AdamW": Method(rule=Adam(0.01, decay=0.1)),
+    "K Q, Adam": Method(rule=Adam(0.01), parameters=Factored(0.0)),
     "K Q, normalised": Method(rule=NormalisedDescent(0.1), parameters=Factored()),
 }
+REFERENCE = {
+    "W, normalised": (0.996, 0.864, 0.778), "W, plain, rate 5": (0.930, 0.839, 0.739),
+    "W, sign, autograd": (0.781, 0.639, 0.898), "W, Adam": (0.857, 0.719, 0.818), "W, AdamW": (0.854, 0.715, 0.840),
+    "K Q, Adam": (0.783, 0.818, 0.654),
+}  # fmt: skip
+"""Cosines of an independent implementation to the SVMs of `NORMS`, where it has them."""
 
 Results = Mapping[str, Mapping[str, Any]]
 
 
 def measure(*, method: str, seeds: Sequence[int]) -> dict[str, Any]:
     """Train by one method from every seed; compare with the SVMs of the tokens selected at the end."""
-    task = draw_tasks(seeds, n=N, t=T, d=D)
-    start = draw_start(seeds, (D, D), (D, D))
-    chosen = METHODS[method]
-    run = train(
-        task,
-        start[:1] if isinstance(chosen.parameters, Direct) else start,
-        steps=STEPS,
-        record=RECORDED,
-        parameters=chosen.parameters,
-        rule=chosen.rule,
-        evaluation=evaluate_by_autograd if chosen.autograd else evaluate,
-    )
+    task, run = train_by(METHODS[method], seeds, n=N, t=T, d=D, steps=STEPS, record=RECORDED)
     solutions = {norm: solve_all(task.tokens, task.queries, run.selected[-1], norm) for norm in NORMS}
     return {
         "cosines": {norm: [cosines(W, solved) for W in run.W] for norm, solved in solutions.items()},
@@ -117,11 +88,10 @@ def report(results: Results, request: Request) -> Report:
 def _table(results: Results) -> Table:
     fields = [Field(title="trained", cells=list(results), text=True)]
     for norm in NORMS:
-        means = [over_runs(result["cosines"][norm][-1]) for result in results.values()]
-        cells, narrow = [plus_minus(mean) for mean in means], [mean_of(mean) for mean in means]
-        fields.append(Field(title=str(norm), short=SHORT[norm], cells=cells, narrow=narrow))
+        rows = [result["cosines"][norm][-1] for result in results.values()]
+        fields.append(mean_field(str(norm), rows, short=SHORT[norm]))
     saturation = [percentage(result["saturated"]) for result in results.values()]
-    reference = [" / ".join(decimals(value) for value in METHODS[name].reference) or "-" for name in results]
+    reference = [" / ".join(decimals(value) for value in REFERENCE.get(name, ())) or "-" for name in results]
     return [
         *fields,
         Field(title="saturated, per cent", short="saturated", cells=saturation, rank=2),
@@ -129,7 +99,7 @@ def _table(results: Results) -> Table:
     ]
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Plot the cosines by step, for four optimisers."""
     names = ("W, normalised", "K Q, normalised", "W, sign", "W, Adam")
     figure, panels = make_panels(len(names), title="Cosines of trained attention to attention SVMs of three norms")
@@ -141,16 +111,12 @@ def draw(results: Results) -> "Figure":
     return figure
 
 
-OPTIMISERS = Experiment(
-    name="svm/optimisers",
+OPTIMISERS = svm_experiment(
+    "optimisers",
+    measure,
+    lambda request: {name: {"method": name, "seeds": request.seed_list(40)} for name in METHODS},
+    report,
     title="Which optimiser leads to which margin",
     reproduces="the optimiser decides which SVM training leads to: Frobenius, nuclear or max-entry norm",
     cost="30 s",
-    measure=measure_cells(
-        measure,
-        lambda request: {name: {"method": name, "seeds": request.seed_list(40)} for name in METHODS},
-        packages=PACKAGES,
-    ),
-    report=report,
-    options=frozenset({"seeds"}),
 )

@@ -1,20 +1,15 @@
 """The ranks of attention SVMs: full for the least Frobenius norm, low for the least nuclear norm."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, over_runs
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
-from clearhead_lab.experiments.cache import measure_cells
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.svm.descent.solutions import PACKAGES
+from clearhead_lab.experiments.experiment import Figure, Report, Request
+from clearhead_lab.experiments.svm.descent.solutions import svm_experiment
 from clearhead_lab.experiments.svm.descent.tasks import draw_tasks
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["RANK"]
 
@@ -100,7 +95,7 @@ def _table(results: Results) -> Table:
     ]  # fmt: skip
 
 
-def draw(results: Results) -> "Figure":
+def draw(results: Results) -> Figure:
     """Plot the mean ranks by the width of tokens."""
     sizes = SIZES[:4]
     figure, panels = make_panels(len(sizes), title="Mean ranks of attention SVMs, by the width of tokens")
@@ -115,18 +110,14 @@ def draw(results: Results) -> "Figure":
     return figure
 
 
-RANK = Experiment(
-    name="svm/rank",
+RANK = svm_experiment(
+    "rank",
+    measure,
+    lambda request: {
+        _cell(n, t, d): {"n": n, "t": t, "d": d, "seeds": request.seed_list(20)} for n, t in SIZES for d in WIDTHS
+    },
+    report,
     title="Ranks of attention SVMs",
     reproduces="the nuclear SVM has a low rank, the Frobenius SVM full rank (Tarzanagh et al. 2023)",
     cost="30 s",
-    measure=measure_cells(
-        measure,
-        lambda request: {
-            _cell(n, t, d): {"n": n, "t": t, "d": d, "seeds": request.seed_list(20)} for n, t in SIZES for d in WIDTHS
-        },
-        packages=PACKAGES,
-    ),
-    report=report,
-    options=frozenset({"seeds"}),
 )

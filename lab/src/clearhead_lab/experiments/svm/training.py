@@ -7,7 +7,7 @@ the margin ratio and the cosine to the SVM rise to one.
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,14 +28,11 @@ from clearhead.theories.max_margin.on_heads.choices import Sampling
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
 from clearhead_lab.data.image_sets import ImageSet, digits
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.models.vision import DIGITS_PLAN
 from clearhead_lab.experiments.training_runs import train_run
 from clearhead_lab.training.evaluation import as_pixels
 from clearhead_lab.training.loop import read_log
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["TRAINING"]
 
@@ -205,7 +202,7 @@ def _trend_table(logs: Logs) -> Table:
     ]
 
 
-def draw(logs: Logs) -> "Figure":
+def draw(logs: Logs) -> Figure:
     """Plot the median margin ratio and cosine by epoch, with those of random heads."""
     measures = {"ratio": "Margin ratio", "cosine": "Cosine to the Frobenius SVM"}
     figure, panels = make_panels(2, title="Margins of the heads of a vision transformer, by the epoch of training")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,18 +10,13 @@ from torch import Tensor
 
 from clearhead.report.plots import COLOURS, finish_panel, make_panels, plot_plane
 from clearhead.report.tables import Field, Table, decimals
-from clearhead_lab.experiments.cache import measure_cells
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.experiment import Axes, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, LinearHead
 from clearhead_lab.experiments.svm.descent.dynamics import train
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored
-from clearhead_lab.experiments.svm.descent.solutions import PACKAGES, PREDICTED, cosines, solve_all
+from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, cosines, solve_all, svm_experiment
 from clearhead_lab.experiments.svm.descent.tasks import draw_small_start
-from clearhead_lab.theorems.max_margin.optimality import globally_optimal
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from clearhead_lab.theorems.max_margin.convergence import globally_optimal
 
 __all__ = ["TRAJECTORIES"]
 
@@ -136,7 +131,7 @@ def _table(rows: list[Result]) -> Table:
     ]
 
 
-def draw(rows: list[Result]) -> "Figure":
+def draw(rows: list[Result]) -> Figure:
     """Plot tokens and the direction of W z, and the probabilities of all tokens by step."""
     figure, panels = make_panels(2 * len(rows), title=f"Training {rows[0]['trained']} in the plane")
     for row, plane, probabilities in zip(rows, panels[::2], panels[1::2], strict=True):
@@ -145,7 +140,7 @@ def draw(rows: list[Result]) -> "Figure":
     return figure
 
 
-def _draw_plane(axes: "Axes", row: Result) -> None:
+def _draw_plane(axes: Axes, row: Result) -> None:
     """Plot tokens, and the direction of W z at every step, farther out at later steps."""
     tokens = np.array(row["tokens"])
     reach = np.linalg.norm(tokens, axis=-1).max()
@@ -163,7 +158,7 @@ def _draw_plane(axes: "Axes", row: Result) -> None:
     finish_panel(axes, title=title, x="first coordinate", y="second coordinate")
 
 
-def _draw_probabilities(axes: "Axes", row: Result) -> None:
+def _draw_probabilities(axes: Axes, row: Result) -> None:
     attention = np.array(row["attention"])
     for i, best in enumerate(row["best"]):
         for t in range(attention.shape[-1]):
@@ -179,19 +174,17 @@ def _draw_probabilities(axes: "Axes", row: Result) -> None:
     finish_panel(axes, title=title, x="steps", y="probability", x_log=True, y_range=(-0.02, 1.02))
 
 
-TRAJECTORIES = Experiment(
-    name="svm/trajectories",
+TRAJECTORIES = svm_experiment(
+    "trajectories",
+    measure,
+    lambda request: {
+        f"{trained}, {task}": {"trained": trained, "task": task, "seed": seed + request.seed}
+        for trained in PREDICTED
+        for task, seed in TASKS.items()
+    },
+    report,
     title="Training in the plane",
     reproduces="training in the plane: W z turns to the direction of the SVM, attention separates good and bad tokens",
     cost="10 s",
-    measure=measure_cells(
-        measure,
-        lambda request: {
-            f"{trained}, {task}": {"trained": trained, "task": task, "seed": seed + request.seed}
-            for trained in PREDICTED
-            for task, seed in TASKS.items()
-        },
-        packages=PACKAGES,
-    ),
-    report=report,
+    seeds=False,
 )

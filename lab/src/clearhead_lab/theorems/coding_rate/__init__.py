@@ -1,9 +1,9 @@
 """Theorem checks of coding rates: the rate, its maximum, one attention step, variational form and denoising."""
 
-from clearhead_lab.theorems.coding_rate.denoising_theorems import DENOISING_THEOREMS
-from clearhead_lab.theorems.coding_rate.optimum_theorems import OPTIMUM_THEOREMS
+from clearhead_lab.theorems.coding_rate.denoising import DENOISING_THEOREMS
+from clearhead_lab.theorems.coding_rate.optimum import OPTIMUM_THEOREMS
 from clearhead_lab.theorems.coding_rate.rate import RATE_THEOREMS
-from clearhead_lab.theorems.coding_rate.steps_theorems import STEP_THEOREMS
+from clearhead_lab.theorems.coding_rate.steps import STEP_THEOREMS
 from clearhead_lab.theorems.coding_rate.variational import VARIATIONAL_THEOREMS
 from clearhead_lab.theorems.theorem import TheoremCheck, check_theorems
 

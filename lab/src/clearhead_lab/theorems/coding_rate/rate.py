@@ -2,6 +2,7 @@ r"""Theorems on the coding rate itself: its gradient, its determinant and the ra
 
 Tokens Z in R^{n x d} are rows, alpha = d / (n eps^2). U_k in R^{d x p} spans subspace k, V_k = Z U_k and
 a = p / (n eps^2). R = log det(I + alpha Z^T Z) / 2, and R^c is the sum over k of log det(I + a V_k^T V_k) / 2.
+The names of papers are those that the theorems on coding rates come from.
 """
 
 from collections.abc import Iterator
@@ -17,10 +18,16 @@ from clearhead.numerics.coding_rate import (
     subspace_rate_gradient,
 )
 from clearhead.numerics.logdet import log_det, log_det_slow
-from clearhead_lab.theorems.coding_rate.citations import CRATE, MCR2
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
-__all__ = ["RATE_THEOREMS"]
+__all__ = ["CRATE", "DENOISING", "HU", "LANDSCAPE", "MCR2", "RATE_THEOREMS", "TOST"]
+
+MCR2 = "Yu et al. 2020 (arXiv 2006.08558)"
+CRATE = "Yu et al. 2023 (arXiv 2306.01129)"
+LANDSCAPE = "Wang et al. 2024 (arXiv 2406.01909)"
+HU = "Hu et al. 2024 (arXiv 2411.17182)"
+TOST = "Wu et al. 2024 (arXiv 2412.17810)"
+DENOISING = "Wang et al. 2025 (arXiv 2506.03790)"
 
 N, D, K, P, EPS = 23, 7, 3, 2, 0.5
 ALPHA = D / (N * EPS**2)

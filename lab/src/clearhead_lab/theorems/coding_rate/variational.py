@@ -10,7 +10,7 @@ diagonal of Q^T M Q. ToST takes fixed U_k for the Q, and a membership Pi of toke
 import torch
 from torch import Tensor
 
-from clearhead_lab.theorems.coding_rate.citations import TOST
+from clearhead_lab.theorems.coding_rate.rate import TOST
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
 __all__ = ["VARIATIONAL_THEOREMS"]

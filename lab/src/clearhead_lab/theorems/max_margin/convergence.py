@@ -1,4 +1,7 @@
-"""Theorems on training: which tokens are locally optimal, and which SVM gradient descent converges to."""
+"""Theorems on training: which tokens are locally optimal, and which SVM gradient descent converges to.
+
+And the measures of trained attention: its correlation with an SVM, saturation, and optimality of the selected tokens.
+"""
 
 from collections.abc import Sequence
 from functools import cache
@@ -9,13 +12,47 @@ from torch import Tensor
 from torch.nn import functional
 
 from clearhead.numerics.precision import machine_epsilon
+from clearhead.shapes import Bool, Float, Int
 from clearhead.theories.max_margin.svm.solution import Norm
 from clearhead.theories.max_margin.svm.solving import attention_svm
-from clearhead_lab.theorems.max_margin.optimality import correlation, globally_optimal, locally_optimal
 from clearhead_lab.theorems.max_margin.svm import PAPER, SOLVER_TOLERANCE, N, T, random_problem
 from clearhead_lab.theorems.theorem import Theorem
 
-__all__ = ["CONVERGENCE_THEOREMS"]
+__all__ = ["CONVERGENCE_THEOREMS", "correlation", "globally_optimal", "locally_optimal", "saturated"]
+
+SATURATED = 0.99
+
+
+def correlation(W: Float[Tensor, "*b d e"], other: Float[Tensor, "*b d e"]) -> Float[Tensor, "*b"]:
+    r"""Return :math:`\langle W, W'\rangle / (\|W\|_F \|W'\|_F)`; NaN if one of them is zero."""
+    lengths = torch.linalg.matrix_norm(W) * torch.linalg.matrix_norm(other)
+    products: Tensor = (W * other).sum(dim=(-2, -1)) / lengths
+    return products
+
+
+def saturated(attention: Float[Tensor, "*b n t"], *, threshold: float = SATURATED) -> Bool[Tensor, "*b"]:
+    """Return whether every sequence has a token of at least the threshold probability."""
+    return (attention.amax(dim=-1) >= threshold).all(dim=-1)
+
+
+def globally_optimal(token_scores: Float[Tensor, "*b n t"], selected: Int[Tensor, "*b n"]) -> Bool[Tensor, "*b"]:
+    r"""Return whether every selected token has the highest score, :math:`\alpha_i = \arg\max_t \gamma_{it}`."""
+    return (_selected_scores(token_scores, selected) >= token_scores.amax(dim=-1)).all(dim=-1)
+
+
+def locally_optimal(
+    token_scores: Float[Tensor, "*b n t"], selected: Int[Tensor, "*b n"], support: Bool[Tensor, "*b n t"]
+) -> Bool[Tensor, "*b"]:
+    r"""Return whether every selected token scores above all support tokens of its sequence (`MaxMargin.support`).
+
+    That is :math:`\gamma_{i\alpha_i} > \gamma_{it}` for every t whose constraint in the SVM is active.
+    """
+    return ((token_scores < _selected_scores(token_scores, selected).unsqueeze(-1)) | ~support).flatten(-2).all(dim=-1)
+
+
+def _selected_scores(token_scores: Float[Tensor, "*b n t"], selected: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n"]:
+    return token_scores.gather(-1, selected.unsqueeze(-1)).squeeze(-1)
+
 
 RUNS, STEPS = 20, 2000
 REQUIRED_CORRELATION = 0.99

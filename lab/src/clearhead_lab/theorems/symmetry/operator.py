@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from clearhead.operators import reference
 from clearhead.operators.general import (
     Similarity,
     concatenation,
@@ -16,6 +15,7 @@ from clearhead.operators.general import (
     gaussian,
     gaussian_distance,
     general_attention,
+    slow_general_attention,
 )
 from clearhead_lab.theorems.symmetry.forms import (
     SLIDES,
@@ -71,7 +71,7 @@ def _unprojected(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 
 def _sum_and_matrix_form(dtype: torch.dtype) -> float:
     (q, k, v), w = _operands(dtype), _weights(dtype)
-    loop = reference.general_attention(q @ w.w_q, k @ w.w_k, v @ w.w_v)
+    loop = slow_general_attention(q @ w.w_q, k @ w.w_k, v @ w.w_v)
     return max(relative_residual(_equation_2(q, k, v, w), loop), relative_residual(attention(q, k, v, w), loop))
 
 

@@ -20,7 +20,7 @@ from clearhead_lab.experiments.svm.descent.rules import (
     SignDescent,
 )
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import correlation, locally_optimal, saturated
+from clearhead_lab.theorems.max_margin.convergence import correlation, locally_optimal, saturated
 from lab.tests.experiments.svm.descent.random_tasks import D, E, R, random_task, random_tensor
 
 M = 3

@@ -10,10 +10,10 @@ from scipy import optimize
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.max_margin import Norm, attention_svm
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, evaluate
-from clearhead_lab.experiments.svm.descent.path import regularisation_path
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored, Parameterisation, Parameters
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.optimality import correlation
+from clearhead_lab.experiments.svm.regularisation_path import regularisation_path
+from clearhead_lab.theorems.max_margin.convergence import correlation
 from lab.tests.experiments.svm.descent.random_tasks import D, E, R, random_task, random_tensor
 
 M = 3

@@ -28,11 +28,13 @@ FEWEST_TOKENS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The amount of each input that is used.
+    """How many inputs, queries, tokens and draws are used.
 
-    inputs: make one group, over which one problem is solved; queries: drawn from each of them
-    further: more queries of each input, for the SVM of all inputs alone; groups: the first ones, which it is fitted on
-    tokens: drawn for each query, with which the one that a head selects is compared
+    inputs: inputs of one group, over which one problem is solved
+    queries: queries that are drawn from each input
+    further: further queries of each input, for the SVM of all inputs alone
+    groups: groups on which the SVM of all inputs is fitted, from the first on
+    tokens: tokens that are drawn for each query, and compared with the token that a head selects
     random, rotated: draws of untrained heads
     replacements: draws of tokens or queries that are not the head's own
     """
@@ -60,7 +62,7 @@ class Choice:
     pull: (h, c) W z of the layer's own heads; empty where no control needs it
     scores: (draws, heads, u) by kind, x . W z; norms: |W|; selected: indices in u
     saturated: by kind, whether the selected token has more than .99 of the attention
-    gains: (h, u), by how much the loss falls if a head's output moves towards a token's value; None without a loss
+    gains: (h, u), the decrease of the loss if a head's output moves towards a token's value; None without a loss
     """
 
     x: NDArray[np.floating]
@@ -79,7 +81,7 @@ class Choice:
         """Return the choice as plain values and arrays, the arguments that make it again."""
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
 
-    def of_model(self) -> "Choice":
+    def model_only(self) -> "Choice":
         """Return the choice of the layer's own heads alone, without scores, in as few bytes as hold it exactly."""
         tokens = np.union1d(np.arange(self.sample_size), self.selected[MODEL])
         return dataclasses.replace(
@@ -97,7 +99,7 @@ class Choice:
 
 
 def _in_few_bytes(x: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the numbers in single precision if they are such numbers."""
+    """Return the numbers in single precision if no number changes."""
     if x.dtype == np.float32:
         return x
     with np.errstate(over="ignore"):
@@ -107,13 +109,13 @@ def _in_few_bytes(x: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputChoices:
-    """The choices of one input: of the queries that claims are measured on, and of further ones (`Choice.of_model`)."""
+    """The choices of one input: of the queries that claims are measured on, and of further queries (`model_only`)."""
 
     measured: list[Choice]
     further: list[Choice]
 
     def forget(self) -> None:
-        """Drop the choices once they are measured, if no other group needs them."""
+        """Drop choices that are measured and that no other group needs."""
         self.measured.clear()
         self.further.clear()
 
@@ -162,13 +164,13 @@ def choices_of(
     measured = _draw_choices(examples, space, generators, sampling, positions, lambda z: _pulls(space, z, untrained))
     # Drawn last: the measured queries and tokens are the same if there are no further ones.
     others = [
-        sorted(set(all_of) - set(drawn)) if example.number <= sampling.inputs * sampling.groups else []
-        for all_of, drawn, example in zip(candidates, positions, examples, strict=True)
+        sorted(set(usable) - set(drawn)) if example.number <= sampling.inputs * sampling.groups else []
+        for usable, drawn, example in zip(candidates, positions, examples, strict=True)
     ]
     positions = _draw_positions(others, sampling.further, generators)
     further = _draw_choices(examples, space, generators, sampling, positions, lambda z: {MODEL: space.model_heads(z)})
     return [
-        InputChoices(measured=m, further=[choice.of_model() for choice in f])
+        InputChoices(measured=m, further=[choice.model_only() for choice in f])
         for m, f in zip(measured, further, strict=True)
     ]
 
@@ -253,9 +255,9 @@ def _choice(
     norms = pulls[MODEL].norms
     scores, saturated = {}, {}
     for kind, pull in pulls.items():
-        of_draws = _scores(x, pull.vectors[query])
-        scores[kind] = of_draws.numpy()
-        attention_scores = model_scores[None] if kind == MODEL else of_draws * (norms / pull.norms).unsqueeze(-1)
+        draw_scores = _scores(x, pull.vectors[query])
+        scores[kind] = draw_scores.numpy()
+        attention_scores = model_scores[None] if kind == MODEL else draw_scores * (norms / pull.norms).unsqueeze(-1)
         saturated[kind] = _largest(example, attention_scores) > SATURATED
     argmax = {kind: kind_scores.argmax(axis=-1) for kind, kind_scores in scores.items()}
     selected = np.unique(np.concatenate([w.ravel() for w in argmax.values()]))

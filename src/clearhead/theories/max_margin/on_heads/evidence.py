@@ -43,9 +43,9 @@ def _all_claims(*claims: Claim) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Random replacements of what a head selects: for each sequence a token and another sequence; and a seed.
+    """Random replacements of a head's selection: a token and another sequence for each sequence, and a seed.
 
-    other_head: how many heads further the other head of the layer is; 0 if there is none
+    other_head: the distance to another head of the layer, in heads; 0 in a layer of one head
     """
 
     tokens: Indices
@@ -56,12 +56,12 @@ class Replacement:
 
 def draw_replacements(group: Sequence[Choice], count: int, generator: np.random.Generator) -> list[Replacement]:
     """Draw `count` replacements. The other sequence belongs to another input if there are several."""
-    least, most = len(group) // 4 + 1, max(len(group) * 3 // 4, len(group) // 4 + 1)
+    low, high = len(group) // 4 + 1, max(len(group) * 3 // 4, len(group) // 4 + 1)
     heads = group[0].selected[MODEL].shape[1]
     return [
         Replacement(
             np.array([generator.integers(choice.sample_size) for choice in group]),
-            np.roll(np.arange(len(group)), int(generator.integers(least, most + 1))),
+            np.roll(np.arange(len(group)), int(generator.integers(low, high + 1))),
             int(generator.integers(2**31)),
             int(generator.integers(1, heads)) if heads > 1 else 0,
         )
@@ -86,7 +86,7 @@ def group_samples(
     `LEAST_SATURATION` of them in the group, and norms other than Frobenius, which take far longer, for heads with
     `REQUIRED_SATURATION`; or both for all heads if `everywhere`.
 
-    wants: whether one of some claims is wanted; others need not be measured
+    wants: returns True if one of the given claims is wanted; other claims need not be measured
     """
     heads = choices[0].selected[MODEL].shape[1]
     sides = choices[0].x.shape[0]
@@ -270,8 +270,8 @@ class _GroupMeasurement:
         gains = [choice.gains[h] for choice in self._choices if choice.gains is not None]
         if not gains:
             return None
-        of_tokens, problem = np.concatenate(gains), fit.problem
-        return np.asarray(of_tokens[problem.selected[problem.sequence]] > of_tokens[problem.rows], dtype=np.float64)
+        token_gains, problem = np.concatenate(gains), fit.problem
+        return np.asarray(token_gains[problem.selected[problem.sequence]] > token_gains[problem.rows], dtype=np.float64)
 
 
 def fit_statistics(fit: Fit | None) -> dict[Claim, float]:

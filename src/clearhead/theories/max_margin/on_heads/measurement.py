@@ -7,29 +7,32 @@ tested on the previous group.
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
+from clearhead.shapes import Int
 from clearhead.theories.example import Example, Random
 from clearhead.theories.max_margin import claims as c
-from clearhead.theories.max_margin.on_heads.choices import InputChoices, Sampling, choices_of
+from clearhead.theories.max_margin.claims import RATIO
+from clearhead.theories.max_margin.on_heads.choices import SATURATED, InputChoices, Sampling, choices_of, obstacle
 from clearhead.theories.max_margin.on_heads.evidence import draw_replacements, group_samples
 from clearhead.theories.max_margin.on_heads.other_norms import Matrices
 from clearhead.theories.max_margin.on_heads.predictions import OTHER_NORMS, PREDICTED, KeptGroup, predict_head
 from clearhead.theories.max_margin.on_heads.random_heads import Space, UntrainedHeads, space_of
-from clearhead.theories.theory import Claim, Sample
+from clearhead.theories.theory import Claim, Picture, Sample
 
-__all__ = ["Group", "MaxMarginOnHeads"]
-
-MOST_KEPT = 2**23
-"""Most numbers of a layer's untrained heads that are kept for the audit: 32 MB. More are drawn again for each batch."""
-MOST_KEPT_BY_LARGE_BATCHES = 2**20
-"""The same for batches of at least `LARGE_BATCH` inputs, for which drawing again takes little of the time: 4 MB."""
+MAX_KEPT = 2**23
+"""Limit on the numbers of a layer's untrained heads that are kept for the audit: 32 MB. Larger heads are drawn again
+for each batch."""
+MAX_KEPT_BY_LARGE_BATCHES = 2**20
+"""The limit for batches of at least `LARGE_BATCH` inputs, for which drawing again takes little of the time: 4 MB."""
 LARGE_BATCH = 6
 HEAD_SEED = 2**31
 """Separates the seed of random heads, which are the same on every input, from the seeds of the numbered inputs."""
@@ -113,7 +116,7 @@ class MaxMarginOnHeads:
     def _untrained_heads(self, example: Example, *, inputs: int = 1) -> UntrainedHeads:
         """Return the untrained heads of the layer, drawn once in an audit unless they take much memory.
 
-        inputs: how many are prepared with them; the heads of a group are those of its last batch
+        inputs: the number of inputs that are prepared together; the heads of a group are those of its last batch
         """
         sampling, space = self._sampling(example), _space(example)
         seed = np.random.SeedSequence([example.seed, example.layer, HEAD_SEED])
@@ -124,9 +127,9 @@ class MaxMarginOnHeads:
 
         width = example.k.shape[-1] if example.keys_from is None else example.keys_from.x.shape[-1]
         entries = 2 * (sampling.random + sampling.rotated) * width * example.k.shape[-1]
-        most = MOST_KEPT_BY_LARGE_BATCHES if inputs >= LARGE_BATCH else MOST_KEPT
+        limit = MAX_KEPT_BY_LARGE_BATCHES if inputs >= LARGE_BATCH else MAX_KEPT
         key = ("untrained heads", example.layer, example.controls)
-        return example.per_call.get(key, lambda: example.per_audit.get(key, draw) if entries <= most else draw())
+        return example.per_call.get(key, lambda: example.per_audit.get(key, draw) if entries <= limit else draw())
 
     def _sampling(self, example: Example) -> Sampling:
         if example.controls:
@@ -145,3 +148,43 @@ def _maps_known(example: Example) -> bool:
 
 def _space(example: Example) -> Space:
     return example.per_call.get("space", lambda: space_of(example))
+
+
+MAX_QUERIES = 48
+
+
+def margins(example: Example) -> Picture | None:
+    """Return by how much the score of the selected token exceeds the next one, query by query, largest first.
+
+    The smallest of these is the margin of the head on this input, before it is divided by the norm of its matrix.
+    """
+    if obstacle(example) is not None:
+        return None
+    queries = _queries(example)
+    scores = example.scale * example.q[:, queries].double() @ example.k.double().mT
+    if example.mask is not None:
+        scores = scores.masked_fill(~example.mask[:, queries], -torch.inf)
+    first, second = scores.topk(2, dim=-1).values.unbind(dim=-1)
+    gaps = (first - second).sort(dim=-1, descending=True).values
+    if not gaps.shape[-1]:
+        return None
+    return Picture(
+        theory=RATIO.theory,
+        title="Margins by query",
+        caption="Score of the selected token minus the score of the next one, one bar for each query, largest first. "
+        "The shortest bar is the margin on this input. Above the line one token can have 99% of the attention of two; "
+        "the theory covers heads most of whose queries are there.",
+        bars=gaps.cpu().numpy(),
+        line=math.log(SATURATED / (1 - SATURATED)),
+    )
+
+
+def _queries(example: Example) -> Int[Tensor, "n"]:
+    """Return the first queries that are tokens of the input and see at least two keys in every head."""
+    n, m = example.q.shape[-2], example.k.shape[-2]
+    usable = torch.full((n,), m > 1, device=example.q.device)
+    if example.mask is not None:
+        usable = usable & (example.mask.sum(dim=-1) > 1).all(dim=0)
+    if n == m:
+        usable = usable & example.visible.all(dim=0)
+    return usable.nonzero().flatten()[:MAX_QUERIES]

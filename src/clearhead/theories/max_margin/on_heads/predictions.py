@@ -41,7 +41,7 @@ class KeptGroup:
     def of(cls, inputs: Sequence[InputChoices]) -> "KeptGroup":
         """Return what predictions need of a group."""
         return cls(
-            measured=[choice.of_model() for choices in inputs for choice in choices.measured],
+            measured=[choice.model_only() for choices in inputs for choice in choices.measured],
             further=[choice for choices in inputs for choice in choices.further],
         )
 

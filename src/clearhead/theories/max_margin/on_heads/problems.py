@@ -18,7 +18,7 @@ from clearhead.numerics.nonnegative_qp import nonnegative_qp
 from clearhead.numerics.unit_rows import GramRows
 from clearhead.theories.max_margin.on_heads.choices import Choice
 from clearhead.theories.max_margin.svm.constraints import Constraints, Indices
-from clearhead.theories.max_margin.svm.infeasibility import decide
+from clearhead.theories.max_margin.svm.frobenius import decide
 from clearhead.theories.max_margin.svm.solution import Conflict
 
 __all__ = ["Fit", "Group", "Problem", "fit_problem"]

@@ -14,8 +14,6 @@ from scipy import linalg
 
 from clearhead.numerics.moments import Array
 
-__all__ = ["Constraints", "UnitConstraints"]
-
 Indices = NDArray[np.int64]
 
 

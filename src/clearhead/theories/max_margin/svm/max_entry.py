@@ -12,12 +12,10 @@ from scipy import optimize, sparse
 
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
+from clearhead.theories.max_margin.svm.certificate import bracket
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm
-from clearhead.theories.max_margin.svm.norms import bracket
 from clearhead.theories.max_margin.svm.solution import Norm
-
-__all__ = ["least_max_entry"]
 
 MAX_COEFFICIENTS = 2_000_000
 """Size of the largest program accepted. 100 sequences of 64 tokens of width 64 have 0.8 million coefficients, and take

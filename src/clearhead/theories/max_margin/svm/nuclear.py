@@ -14,12 +14,10 @@ import numpy as np
 from scipy import linalg
 
 from clearhead.numerics.moments import Array
+from clearhead.theories.max_margin.svm.certificate import bracket
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm, Projection
-from clearhead.theories.max_margin.svm.norms import bracket
 from clearhead.theories.max_margin.svm.solution import Norm
-
-__all__ = ["least_nuclear"]
 
 STEPS, CHECK_EVERY = 6000, 3
 RELAXATION = 1.65

@@ -9,8 +9,6 @@ from clearhead.numerics.moments import Array
 from clearhead.shapes import Bool, Float, Int, ShapeError
 from clearhead.theories.max_margin.svm.constraints import Constraints
 
-__all__ = ["describe_shapes", "selection_constraints", "to_float64", "visible_operands"]
-
 
 def selection_constraints(
     x: Float[Tensor, "n t d"],

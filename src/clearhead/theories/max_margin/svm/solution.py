@@ -8,8 +8,6 @@ from torch import Tensor
 from clearhead.numerics.moments import Interval
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Conflict", "MarginWarning", "MaxMargin", "Norm", "Status"]
-
 
 class Norm(StrEnum):
     """The norm of W that is minimised."""

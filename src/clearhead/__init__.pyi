@@ -1,0 +1,47 @@
+# The one list of public names. `__init__.py` reads it, and imports each at first use.
+from clearhead import interfaces as interfaces
+from clearhead import modules as modules
+from clearhead import operators as operators
+from clearhead._capture import capture as capture
+from clearhead._swap import Swap as Swap
+from clearhead._swap import SwapWarning as SwapWarning
+from clearhead._swap import find_swaps as find_swaps
+from clearhead._swap import load_swaps as load_swaps
+from clearhead._swap import register_huggingface as register_huggingface
+from clearhead._swap import save_swaps as save_swaps
+from clearhead._swap import swap as swap
+from clearhead.audit.comparison import Comparison as Comparison
+from clearhead.audit.comparison import compare as compare
+from clearhead.audit.fidelity import check_fidelity as check_fidelity
+from clearhead.audit.findings import Finding as Finding
+from clearhead.audit.findings import Verdict as Verdict
+from clearhead.audit.record import AuditRecord as AuditRecord
+from clearhead.audit.run import audit as audit
+from clearhead.data.readers import Reader as Reader
+from clearhead.errors import ClearheadError as ClearheadError
+from clearhead.errors import InputError as InputError
+from clearhead.heads import Heads as Heads
+from clearhead.interfaces import AttentionNotSeenError as AttentionNotSeenError
+from clearhead.interfaces import AttentionSpec as AttentionSpec
+from clearhead.interfaces import Interface as Interface
+from clearhead.loading.model import Loader as Loader
+from clearhead.loading.model import load_model as load_model
+from clearhead.operators.named import NamedOperator as NamedOperator
+from clearhead.registry import PackageWarning as PackageWarning
+from clearhead.report.folder import write_report as write_report
+from clearhead.shapes import ShapeError as ShapeError
+from clearhead.testing import check_attention as check_attention
+from clearhead.theories.example import Example as Example
+from clearhead.theories.max_margin import attention_svm as attention_svm
+from clearhead.theories.reason import Reason as Reason
+from clearhead.theories.reason import ReasonKind as ReasonKind
+from clearhead.theories.theory import Claim as Claim
+from clearhead.theories.theory import Control as Control
+from clearhead.theories.theory import Direction as Direction
+from clearhead.theories.theory import Need as Need
+from clearhead.theories.theory import PlainWords as PlainWords
+from clearhead.theories.theory import Role as Role
+from clearhead.theories.theory import Sample as Sample
+from clearhead.theories.theory import Theory as Theory
+
+__version__: str
