@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clearhead.modules import RPCAttention, SymmetricAttention
-from clearhead.numerics.component_pursuit import soft_threshold
 from clearhead.operators import clamped_key_attention, preset, rpc_attention
+from clearhead.operators.pursuit_options import soft_threshold
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 
 PRESETS = ("code-2024-10", "paper")

@@ -22,7 +22,7 @@ def _resolve(app: Any, doctree: nodes.document) -> None:
         if not target or (near.is_file() and near.is_relative_to(PAGES)) or not (near.is_file() or far.is_file()):
             continue  # a page of the site, or a link that Sphinx reports as broken
         children = [child.deepcopy() for child in node.children]
-        if far.is_file() and far.is_relative_to(PAGES):
+        if far.is_file() and far.is_relative_to(PAGES) and far.suffix in (".md", ".ipynb"):
             name = "/" + far.relative_to(PAGES).with_suffix("").as_posix()
             reference = addnodes.pending_xref(
                 "", *children, refdomain="std", reftype="doc", reftarget=name, refexplicit=True, refwarn=True

@@ -8,17 +8,6 @@ from torch import Tensor
 
 from clearhead.shapes import Bool, Float
 
-__all__ = [
-    "Heads",
-    "LayerNorm",
-    "LayerRecord",
-    "LinearMap",
-    "ResidualStream",
-    "attention_scores",
-    "attention_weights",
-    "softmax_weights",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearMap:

@@ -8,8 +8,6 @@ from typing import Any, Literal, TypeVar
 
 from clearhead.errors import InputError
 
-__all__ = ["import_when_needed", "render", "renders"]
-
 Way = Literal["values", "text", "html"]
 """Plain values as JSON has them, a short text, or an HTML fragment."""
 Renderer = TypeVar("Renderer", bound=Callable[[Any], Any])

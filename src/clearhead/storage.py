@@ -11,23 +11,29 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
 from clearhead.errors import ClearheadError, InputError
 
 __all__ = [
-    "CHECKSUMS_FILE", "LOCK_FILE", "MAX_JSON_BYTES", "DamagedFileError", "WriteError", "check_checksums", "lock_file",
-    "lock_folder",
-    "parse_json", "read_bytes", "read_lines", "read_tensors", "remove_unfinished", "sha256_of_file",
-    "tensor_fingerprint", "write_bytes", "write_checksums", "write_lines", "write_tensors",
+    "CHECKSUMS_FILE", "LOCK_FILE", "MAX_INPUT_BYTES", "MAX_JSON_BYTES", "DamagedFileError", "WriteError",
+    "check_checksums", "lock_file", "lock_folder", "open_file", "parse_json", "parse_toml", "read_bytes", "read_lines",
+    "read_tensors", "read_text", "remove_unfinished", "sha256_of_file", "tensor_fingerprint", "write_bytes",
+    "write_checksums", "write_lines", "write_tensors",
 ]  # fmt: skip
 
 CHECKSUMS_FILE = "clearhead-checksums.jsonl"
 LOCK_FILE = ".lock"
 MAX_JSON_BYTES = 64 * 2**20
+MAX_INPUT_BYTES = 2**30
+"""Of a file of inputs: text, a table, images or sound; and of the text, pixels or samples that it expands to."""
+MAX_DEPTH = 64
+"""Levels of nested values in JSON and TOML."""
 
 _NO_HASH = "0" * 64
 _HASH_IN_HEADER = re.compile(rb'"sha256":"([0-9a-f]{64})"')
@@ -71,35 +77,77 @@ def remove_unfinished(path: Path) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def read_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
-    """Return the content of a regular file.
+@contextmanager
+def open_file(path: Path, *, max_bytes: int | None = None) -> Iterator[BufferedReader]:
+    """Open a regular file for reading: the one way to open a file that somebody names.
 
     Raise FileNotFoundError if it is missing, and InputError for a pipe, a device, a folder or more than `max_bytes`.
     """
     # Without O_NONBLOCK, opening a named pipe waits for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        with os.fdopen(os.open(path, flags), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InputError(f"cannot read {path}: it is not a regular file")
-            content = file.read() if max_bytes is None else file.read(max_bytes + 1)
+        file = os.fdopen(os.open(path, flags | getattr(os, "O_CLOEXEC", 0)), "rb")
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    if max_bytes is not None and len(content) > max_bytes:
-        raise InputError(f"cannot read {path}: it has more than {max_bytes} bytes, the limit for such a file")
+    except (OSError, ValueError) as error:  # a ValueError if the name has a zero byte
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    with file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"cannot read {path}: it is not a regular file")
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise InputError(f"cannot read {path}: it has more than {max_bytes:,} bytes, the limit for such a file")
+        yield file
+
+
+def read_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """Return the content of a regular file. Raise as `open_file` does."""
+    with open_file(path, max_bytes=max_bytes) as file:
+        try:
+            content = file.read() if max_bytes is None else file.read(max_bytes + 1)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    if max_bytes is not None and len(content) > max_bytes:  # it has grown, or the system makes it up
+        raise InputError(f"cannot read {path}: it has more than {max_bytes:,} bytes, the limit for such a file")
     return content
+
+
+def read_text(path: Path, *, max_bytes: int) -> str:
+    """Return the content of a regular file of UTF-8 text, with or without a byte order mark. Raise as `open_file`."""
+    try:
+        return read_bytes(path, max_bytes=max_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8 text; convert it first") from None
 
 
 def parse_json(content: bytes, path: Path) -> Any:
     """Return the value of JSON text. Raise InputError naming `path` if it is not JSON or nested too deeply."""
+    return _parse(json.loads, content, path, "JSON")
+
+
+def parse_toml(content: bytes, path: Path) -> dict[str, Any]:
+    """Return the tables of TOML text. Raise InputError as `parse_json` does."""
+    tables: dict[str, Any] = _parse(tomllib.loads, content, path, "TOML")
+    return tables
+
+
+def _parse(parse: Callable[[str], Any], content: bytes, path: Path, name: str) -> Any:
     try:
-        return json.loads(content.decode())
+        value = parse(content.decode())
     except RecursionError:
-        raise InputError(f"cannot read {path}: its JSON is nested too deeply") from None
+        raise InputError(f"cannot read {path}: its {name} is nested too deeply") from None
     except ValueError as error:
-        raise InputError(f"cannot read {path}: it is not valid JSON ({error})") from None
+        raise InputError(f"cannot read {path}: it is not valid {name} ({error})") from None
+    level, depth = [value], 0
+    while level := [entry for each in level for entry in _entries(each) if isinstance(entry, dict | list)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise InputError(f"cannot read {path}: its {name} is nested more than {MAX_DEPTH} levels deep")
+    return value
+
+
+def _entries(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def write_lines(path: Path, entries: Iterable[Mapping[str, Any]]) -> None:
@@ -117,7 +165,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = content[: -len(_hash_line(b""))]
     if content != lines + _hash_line(lines):
         raise _damaged(path)
-    return [json.loads(line) for line in lines.splitlines()]
+    return [parse_json(line, path) for line in lines.splitlines()]
 
 
 def write_tensors(
@@ -305,9 +353,7 @@ def _sha256(content: bytes) -> str:
 
 def sha256_of_file(path: Path) -> str:
     """Return the checksum of a regular file. Raise FileNotFoundError if there is none."""
-    if path.exists() and not path.is_file():
-        raise InputError(f"cannot read {path}: it is not a regular file")
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

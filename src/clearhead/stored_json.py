@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.errors import InputError
+from clearhead.records import read_record
 from clearhead.storage import MAX_JSON_BYTES, DamagedFileError, WriteError, parse_json, read_bytes, write_bytes
 
 __all__ = ["DamagedFileError", "load_cached", "read_json", "store", "write_json", "write_text"]
@@ -50,19 +51,24 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_cached(path: Path, key: Mapping[str, Any], *, notice: Callable[[str], None]) -> dict[str, Any] | None:
+def load_cached(
+    path: Path, key: Mapping[str, Any], *, notice: Callable[[str], None], kind: Any = Any
+) -> dict[str, Any] | None:
     """Return what `store` wrote under the same key: {"key": ..., "result": ...}; None if there is no such file.
 
-    A damaged file is never used; `notice` receives one line.
+    A damaged file, or one whose result is not of the type `kind`, is never used; `notice` receives one line.
     """
     try:
         stored = read_json(path)
+        if "result" not in stored or stored.get("key") != _plain(key):
+            return None
+        read_record(kind, stored["result"], path, remedy="delete it")
     except FileNotFoundError:
         return None
     except DamagedFileError:
         notice(f"{path} is damaged or has no checksum; measuring again")
         return None
-    return stored if "result" in stored and stored.get("key") == _plain(key) else None
+    return stored
 
 
 def store(path: Path, key: Mapping[str, Any], result: Any) -> Any:

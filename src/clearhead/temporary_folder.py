@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["temporary_folder"]
-
 PREFIX = ".clearhead-"
 LOCK = "clearhead-writer.lock"
 _NAME = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}")

@@ -86,7 +86,7 @@ def test_other_values_are_not_a_manifest(record: AuditRecord) -> None:
     with pytest.raises(InputError, match=r"clearhead-manifest/1.*'x'"):
         Manifest.from_dict({**plain, "format": "x"})
     for name, value in {"weights": 3, "data": None, "command": "audit"}.items():
-        with pytest.raises(InputError, match=f"manifest's {name}"):
+        with pytest.raises(InputError, match=f"the manifest cannot be read: {name} is"):
             Manifest.from_dict({**plain, name: value})
 
 

@@ -15,8 +15,7 @@ from clearhead.audit.judging import judge, summarise
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import arrange, beyond_controls
 from clearhead.report.head_table import print_head_table
-from clearhead.report.rules import MARKS, RULES
-from clearhead.report.wording import closest_control, evidence, headline, position
+from clearhead.report.wording import MARKS, RULES, closest_control, evidence, headline, position
 from clearhead.theories.theory import Direction, Unit
 from tests.audit.synthetic_findings import CLAIM, control, finding
 

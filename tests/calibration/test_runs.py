@@ -129,9 +129,8 @@ def test_other_settings_are_refused_and_more_repeats_are_added(tmp_path):
 
 def test_further_repeats_plant_other_heads(monkeypatch):
     models = []
-    monkeypatch.setattr(
-        runs, "audit", lambda model, *rest, **options: (models.append(model), SimpleNamespace(findings=()))[1]
-    )
+    nothing = SimpleNamespace(findings=())
+    monkeypatch.setattr(runs, "audit_with", lambda options, model, *_, **__: (models.append(model), nothing)[1])
     calibrate(request("symmetry", strengths=(0.5, 1.0), repeats=3), [])
     values = [model.layers[0].value.weight for model in models]
     assert len(values) == 4

@@ -146,7 +146,7 @@ def test_errors_name_what_is_possible(record: AuditRecord, tmp_path: Path) -> No
         (tmp_path / "missing", FigureKind.NULL, out, None, "findings.json"),
         (tmp_path / "other.json", FigureKind.NULL, out, None, "findings of an audit"),
     ):
-        with pytest.raises(CommandError, match=message):
+        with pytest.raises(InputError, match=message):
             draw_figure(source, kind, target, theory=theory)
     with pytest.raises(CommandError, match=r"--layer.*--head.*--kind spectrum"):
         draw_figure(tmp_path, FigureKind.NULL, out, theory=None, layer=1)

@@ -165,7 +165,7 @@ def test_descriptions_from_a_file(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("", "describes nothing"),
-        ("[[attention", "cannot read the description"),
+        ("[[attention", "cannot read .* not valid TOML"),
         ('[[attention]]\nmodule = "A"\n', "needs module, q, k, v"),
         ('[[attention]]\nmodule = "A"\nq = "q"\nk = "k"\nv = "v"\nvalues = "v"\n', "needs module, q, k, v; it takes"),
     ],

@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant("figure: spectra are captured fully", "figure_command:_spectra", "axes.bar(range(1, len(part) + 1), part, color=COLOURS[0], label='captured by the values')", "axes.bar(range(1, len(part) + 1), bars, color=COLOURS[0], label='captured by the values')", (FIGURE,)),
     Mutant("figure: dollar signs are mathematics", "figure_command:_label", "clean(text).replace('$', '\\\\$')", "clean(text)", (FIGURE,)),
     Mutant("tables: a CSV without a column is prose", "tables:", "('.csv', '.tsv', '.jsonl', '.ndjson', '.parquet')", "('.tsv', '.jsonl', '.ndjson', '.parquet')", (TABLES,)),
-    Mutant("tables: the second file of a dataset is not read", "tables:_dataset.read", "for file in files: ...", "for file in files[:1]: ...", (TABLES,)),
+    Mutant("tables: the second file of a dataset is not read", "tables:_dataset.batches", "for file in files: ...", "for file in files[:1]: ...", (TABLES,)),
     Mutant("tables: a dataset reads files outside its folder", "tables:_dataset", "Path(str(entry['filename'])).name", "str(entry['filename'])", (TABLES,)),
     Mutant("tables: numbers are text", "tables:read_column", "not isinstance(value, str | None)", "False", (TABLES,)),
     Mutant("sound: 24 bits are read from the wrong byte", "media:_read_wav", "(1, 0)", "(0, 1)", (MEDIA,)),

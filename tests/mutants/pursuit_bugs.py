@@ -4,11 +4,11 @@ from tests.mutants.mutant import Mutant
 
 RPC = ("tests/operators/test_rpc.py", "tests/operators/test_pursuit_options.py")
 BOUND = ("tests/operators/test_clamped_keys.py",)
-NUMERICS = ("tests/numerics/test_shrinkage.py", "tests/numerics/test_component_pursuit.py")
+NUMERICS = ("lab/tests/theorems/test_thresholds.py", "lab/tests/theorems/test_component_pursuit.py")
 
 MUTANTS = (
-    Mutant("shrinkage past zero", "component_pursuit:soft_threshold", "(x.abs() - t).clamp_min(0)", "x.abs() - t", NUMERICS),
-    Mutant("hard threshold inverted", "component_pursuit:hard_threshold", "x.abs() <= t", "x.abs() > t", NUMERICS),
+    Mutant("shrinkage past zero", "pursuit_options:soft_threshold", "(x.abs() - t).clamp_min(0)", "x.abs() - t", NUMERICS),
+    Mutant("hard threshold inverted", "pursuit_options:hard_threshold", "x.abs() <= t", "x.abs() > t", NUMERICS),
     Mutant("PCP: dual left out of the sparse step", "component_pursuit:principal_component_pursuit", "m - low_rank + dual / mu", "m - low_rank", NUMERICS),
     Mutant("PCP: weight left out", "component_pursuit:principal_component_pursuit", "weight / mu", "1 / mu", NUMERICS),
     Mutant("mu: padding included in the norm", "clamped_keys:_visible_sums", "torch.where(visible, size, 0)", "size", BOUND),

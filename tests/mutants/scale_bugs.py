@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant("shards: other settings are merged", "parts:Part.differences", "name != 'workers' and self.options.get(name) != other.options.get(name)", "False", (SHARDS,)),
     Mutant("shards: other data are merged", "parts:Part.differences", "not self.manifest.data or not other.manifest.data", "True", (SHARDS,)),
     Mutant("shards: unfinished ones are merged", "shards:_require_one_audit", "not part.complete", "False", REFUSED),
-    Mutant("shards: missing ones are not named", "shards:read_shards", "if missing: ...", "if False: ...", REFUSED),
+    Mutant("shards: missing ones are not named", "shards:_require_all", "if missing: ...", "if False: ...", REFUSED),
     Mutant("shards: batches that change are accepted", "part_runs:_Runs.measure_model", "run.batches and checksum.hexdigest() != self._scanned.checksums[run.batches - 1]", "False", (f"{SHARDS}::test_batches_that_cannot_be_divided_are_refused",)),
     Mutant("shards: Slurm arrays start at one", "shards:shard_from_environment", "1 - least", "0", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),
     Mutant("shards: ranks start at one", "shards:shard_from_environment", "number += 1", "", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),

@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant("overlap: the union counts the intersection twice", "evaluation:Overlap.by_class", "counts.sum(dim=0) + counts.sum(dim=1) - counts.diagonal()", "counts.sum(dim=0) + counts.sum(dim=1)", MEASURES),
     Mutant("overlap: ignored pixels count", "evaluation:measure_overlap", "masks != ignored", "masks >= 0", MEASURES),
     Mutant("recipe file: unknown keys are ignored", "recipe_file:_check_keys", "key not in known", "False", FILES),
-    Mutant("recipe file: text for a number", "recipe_file:_build", "type(value) not in accepted[type(default)]", "False", FILES),
+    Mutant("recipe file: text for a number", "records:_number_or_text", "not isinstance(value, accepted)", "False", FILES),
     Mutant("recipe file: one operator for all layers", "recipe_file:layer_operators", "operators[int(number)] = layer_operators(entry, layers=1)[0]", "pass", FILES),
     Mutant("recipe file: no augmentation", "run:_images_in_memory", "changes if file.data.shift or file.data.flip else None", "None", FILES),
     Mutant("recipe file: a run does not know its data", "run:_describe", "{**settings, 'contents': contents}", "{'contents': contents}", FILES),

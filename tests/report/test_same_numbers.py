@@ -11,8 +11,7 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord
 from clearhead.report import print_audit, print_summary, render_html
 from clearhead.report.json_file import audit_as_text
-from clearhead.report.rules import MARKS
-from clearhead.report.wording import number, short
+from clearhead.report.wording import MARKS, number, short
 from tests.report.synthetic import KERNEL_PCA, MAX_MARGIN, OVERLAP, record_of
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from clearhead.storage import tensor_fingerprint
 from clearhead.stored_json import read_json, write_json
 from clearhead_lab.experiments import cache
-from clearhead_lab.experiments.cache import cached, load_cached, measure_cells, store, tensor_fingerprint
+from clearhead_lab.experiments.cache import cached, load_cached, measure_cells, store
 from clearhead_lab.experiments.experiment import Request
 
 computed: list[int] = []

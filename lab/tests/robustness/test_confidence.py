@@ -178,5 +178,5 @@ def test_records_keep_the_measures_in_files(
     reason = CorruptionComparison(baseline="other", reason="differ")
     kept = Robustness.from_dict(dataclasses.replace(measured, corruption_comparison=reason).to_dict())
     assert kept.corruption_comparison == reason
-    with pytest.raises(InputError, match="not the record of an attack"):
+    with pytest.raises(InputError, match="the record of an attack cannot be read"):
         Robustness.from_dict({**measured.to_dict(), "detection": {"area": 1}})

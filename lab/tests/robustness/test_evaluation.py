@@ -22,7 +22,7 @@ from clearhead_lab.robustness.classifier import PixelClassifier
 from clearhead_lab.robustness.evaluation import attack
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import AttackResult
-from clearhead_lab.robustness.suites import SUITES, select_attacks
+from clearhead_lab.robustness.suites import ATTACKS, SUITES, Attack, select_attacks
 from tests.once import once
 
 EPS = 0.1
@@ -337,6 +337,32 @@ def test_suites_grow(undefended: nn.Module) -> None:
     assert select_attacks("full", ("pgd",))["pgd"].title == "PGD-100x10"
 
 
+def _brighten(scores: Any, images: Tensor, labels: Tensor, *, eps: float, generator: Any, by: float = 1.0) -> Tensor:
+    return (images + by * eps).clamp(0, 1)
+
+
+def test_attacks_of_others_are_named_or_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ATTACKS, "_registered", {})
+    brighter = Attack(title="brighter", run=_brighten)
+    ATTACKS.register("bright", brighter)
+    assert select_attacks("fast", ("bright", brighter)) == {"bright": brighter, "brighter": brighter}
+    with pytest.raises(InputError, match="a name that no suite has"):
+        ATTACKS.register("pgd", brighter)
+    with pytest.raises(InputError, match=r"choose among .*bright"):
+        select_attacks("fast", ("dark",))
+    with pytest.raises(InputError, match="names files"):
+        select_attacks("fast", (Attack(title="../elsewhere", run=_brighten),))
+
+
+def test_an_attack_that_leaves_its_budget_is_refused(undefended: nn.Module, test_digits: tuple[Tensor, Tensor]) -> None:
+    images, labels = (part[:20] for part in test_digits)
+    within, beyond = (Attack(title="brighter", run=_brighten, settings={"by": by}) for by in (1.0, 1.5))
+    kept = attack(undefended, images, labels, eps=EPS, attacks=[within])
+    assert [result.attack for result in kept.results] == ["brighter"]
+    with pytest.raises(InputError, match="left its budget"):
+        attack(undefended, images, labels, eps=EPS, attacks=[beyond])
+
+
 def test_the_public_function_is_this_one() -> None:
     assert clearhead_lab.attack is attack
     assert clearhead_lab.Robustness is Robustness
@@ -354,7 +380,7 @@ def test_records_convert(record: Robustness) -> None:
         record.to_dict()
     )
     assert all(difference.estimate.value == 0 for difference in again.differences(record))
-    with pytest.raises(InputError, match="not the record of an attack"):
+    with pytest.raises(InputError, match="the record of an attack cannot be read"):
         Robustness.from_dict({"budgets": []})
 
 

@@ -201,15 +201,15 @@ WRONG = {
     "unknown key": ("batch_size", "batchsize", r"the unknown key batchsize in \[training\]; did you mean batch_size?"),
     "unknown data": ("shift", "shfit", r"the unknown key shfit in \[data\]; did you mean shift?"),
     "no section": ("[training]\nepochs", "training = 3\n[data2]\nepochs", "unknown key data2"),
-    "not TOML": ("task =", "task", "tiny.toml is not a TOML file"),
+    "not TOML": ("task =", "task", "tiny.toml: it is not valid TOML"),
     "another task": ('"classification"', '"regression"', "the task 'regression'; expected one of classification"),
     "text for a number": (
         "batch_size = 4",
         'batch_size = "4"',
-        "batch_size = '4' in .training.; expected a value like",
+        r"\[training\] .*: batch_size is '4', expected a whole number",
     ),
-    "a flag for a number": ("batch_size = 4", "batch_size = true", "batch_size = True in .training."),
-    "no epochs": ("epochs = 2\n", "", r"a bad section \[training\]: .*epochs"),
+    "a flag for a number": ("batch_size = 4", "batch_size = true", r": batch_size is True, expected a whole number"),
+    "no epochs": ("epochs = 2\n", "", r"\[training\] .*: epochs is missing"),
     "bad value": ("epochs = 2", "epochs = 0", "expected epochs and batch_size of at least 1"),
 }
 

@@ -18,6 +18,7 @@ from clearhead._swap.notes import swapped_operators
 from clearhead.audit.checksums import config_checksum, source_checksum, weight_checksums
 from clearhead.errors import ClearheadError, InputError
 from clearhead.kernels.library import status
+from clearhead.records import read_record
 from clearhead.theories.catalogue import TheorySource
 
 __all__ = ["FINDINGS_FILE", "MANIFEST_FILE", "MANIFEST_FORMAT", "Manifest", "make_manifest"]
@@ -71,12 +72,8 @@ class Manifest:
                 "Give the manifest.json that this version of clearhead audit wrote"
             )
         values = {"options": {}, **values}
-        types: dict[str, Any] = {"config": str | None, "tokenizer": str | None, "text": str | None, "data": str}
-        types["command"] = Mapping | None
-        for name in (entry.name for entry in fields(cls)):
-            if name not in values or not isinstance(values[name], types.get(name, Mapping)):
-                raise InputError(f"the manifest's {name} is missing or of the wrong type; audit the model again")
-        return cls(**{entry.name: values[entry.name] for entry in fields(cls)})
+        own = {entry.name: values[entry.name] for entry in fields(cls) if entry.name in values}
+        return read_record(cls, own, "the manifest", remedy="audit the model again")
 
     def differences(self, other: "Manifest") -> list[str]:
         """Return one line for everything in which another manifest differs; options and commands are not compared."""

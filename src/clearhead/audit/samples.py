@@ -4,20 +4,22 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
-from clearhead.storage import DamagedFileError, read_tensors, write_tensors
+from clearhead.records import read_record
+from clearhead.storage import DamagedFileError, parse_json, read_tensors, write_tensors
 from clearhead.theories.theory import Claim, Need, Role, Theory, Unit
 
 __all__ = ["SAMPLES_FILE", "ClaimSamples", "ClaimSummary", "read_samples", "write_samples"]
 
 SAMPLES_FILE = "samples.safetensors"
 FORMAT = "clearhead-samples/1"
+REMEDY = "audit the model again to write it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +76,23 @@ def read_samples(path: Path) -> tuple[ClaimSamples, ...]:
     if metadata.get("format") != FORMAT:
         raise InputError(f"{path} is not a file of samples ({FORMAT}); give the folder of a report")
     try:
-        contents = json.loads(metadata["contents"])
-        return tuple(_read(entry, tensors[str(number)]) for number, entry in enumerate(contents))
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedFileError(f"{path} cannot be read ({error}); audit the model again to write it") from None
+        contents = parse_json(metadata["contents"].encode(), path)
+        entries = read_record(list[_Entry], contents, path, remedy=REMEDY)
+        return tuple(_samples(entry, tensors[str(number)], path) for number, entry in enumerate(entries))
+    except KeyError as error:
+        raise DamagedFileError(f"{path} cannot be read: it has no {error}; {REMEDY}") from None
 
 
-def _read(entry: dict[str, Any], values: torch.Tensor) -> ClaimSamples:
-    layer, name = entry.pop("layer"), entry.pop("name")
-    claim = ClaimSummary(**{**entry, "role": Role(entry["role"]), "unit": Unit(entry["unit"])})
-    if values.ndim != 2 or values.dtype != torch.float64 or not isinstance(layer, int) or not isinstance(name, str):
-        raise ValueError(f"layer {layer} is not a table of numbers")
-    return ClaimSamples(claim=claim, layer=layer, name=name, values=values.numpy())
+def _samples(entry: "_Entry", values: torch.Tensor, path: Path) -> ClaimSamples:
+    own: dict[str, Any] = {name: value for name, value in entry.items() if name not in _Entry.__annotations__}
+    claim = read_record(ClaimSummary, own, path, remedy=REMEDY)
+    if values.ndim != 2 or values.dtype != torch.float64:
+        raise DamagedFileError(f"{path} has no table of numbers for layer {entry['layer']}; {REMEDY}")
+    return ClaimSamples(claim=claim, layer=entry["layer"], name=entry["name"], values=values.numpy())
+
+
+class _Entry(TypedDict):
+    """What the metadata say of a tensor, besides the fields of its `ClaimSummary`."""
+
+    layer: int
+    name: str

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from clearhead.audit.findings import Verdict
+from clearhead.audit.findings_record import FindingsRecord, read_findings_file
 from clearhead.audit.manifest import FINDINGS_FILE, MANIFEST_FILE, Manifest
 from clearhead.audit.samples import SAMPLES_FILE, ClaimSamples, read_samples
 from clearhead.errors import InputError
-from clearhead.storage import parse_json, read_bytes, sha256_of_file
+from clearhead.records import read_record
+from clearhead.storage import sha256_of_file
 from clearhead.stored_json import read_json
 
 __all__ = ["StoredAudit", "VerdictTable", "read_audit", "read_findings", "read_manifest", "report_folder_of"]
@@ -30,6 +32,10 @@ class StoredAudit:
     verdicts: VerdictTable
 
 
+class _Listed(TypedDict):
+    files: dict[str, str]
+
+
 def report_folder_of(path: Path) -> Path | None:
     """Return the report folder that a path is or whose file it is; None if it is neither."""
     folder = path.parent if path.is_file() and path.name in (FINDINGS_FILE, MANIFEST_FILE, SAMPLES_FILE) else path
@@ -45,15 +51,13 @@ def read_audit(path: str | Path) -> StoredAudit:
     content = read_findings(folder, files)
     check_file(folder, SAMPLES_FILE, files)
     return StoredAudit(
-        model=str(content["model"]),
-        data=str(content["data"]),
-        seed=int(content["seed"]),
-        inputs=int(content["inputs"]),
+        model=content["model"],
+        data=content["data"],
+        seed=content["seed"],
+        inputs=content["inputs"],
         manifest=manifest,
         samples=read_samples(folder / SAMPLES_FILE),
-        verdicts={
-            (f["theory"], f["statistic"], f["layer"], f["head"]): Verdict(f["verdict"]) for f in content["findings"]
-        },
+        verdicts={(f["theory"], f["statistic"], f["layer"], f["head"]): f["verdict"] for f in content["findings"]},
     )
 
 
@@ -65,17 +69,14 @@ def read_manifest(folder: Path) -> tuple[Manifest, dict[str, str]]:
         raise InputError(
             f"there is no manifest {folder / MANIFEST_FILE}; clearhead audit writes one into its report folder"
         ) from None
-    files = stored.get("files")
-    if not isinstance(files, dict):
-        raise InputError(f"{folder / MANIFEST_FILE} does not list the files of its report; audit the model again")
-    return Manifest.from_dict(stored), files
+    listed = read_record(_Listed, stored, folder / MANIFEST_FILE, remedy="audit the model again")
+    return Manifest.from_dict(stored), listed["files"]
 
 
-def read_findings(folder: Path, files: dict[str, str]) -> dict[str, Any]:
+def read_findings(folder: Path, files: dict[str, str]) -> FindingsRecord:
     """Return the content of findings.json, which must be the file that the manifest lists."""
     check_file(folder, FINDINGS_FILE, files)
-    content: dict[str, Any] = parse_json(read_bytes(folder / FINDINGS_FILE), folder / FINDINGS_FILE)
-    return content
+    return read_findings_file(folder / FINDINGS_FILE)
 
 
 def check_file(folder: Path, name: str, files: dict[str, str]) -> None:

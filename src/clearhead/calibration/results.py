@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from clearhead.audit.findings import Finding, Verdict
+from clearhead.records import read_record
 from clearhead.stored_json import DamagedFileError, read_json, write_json
 
 __all__ = ["FLAGGED", "Calibration", "Count", "PlantedCounts", "RandomCounts", "RandomLevel", "shipped_calibration"]
@@ -209,21 +210,8 @@ class Calibration:
         content = read_json(path)
         if content.pop("format", None) != FORMAT:
             raise DamagedFileError(f"{path} is not a calibration ({FORMAT}); delete it and run the command again")
-        try:
-            planted, variants = (
-                {
-                    theory: {name: PlantedCounts(**counts) for name, counts in by_name.items()}
-                    for theory, by_name in by_theory.items()
-                }
-                for by_theory in (content.pop("planted"), content.pop("variants", {}))
-            )
-            random = {
-                family: {theory: RandomCounts(**counts) for theory, counts in by_theory.items()}
-                for family, by_theory in content.pop("random").items()
-            }
-            return cls(**content, planted=planted, variants=variants, random=random)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise DamagedFileError(f"{path} cannot be read ({error}); delete it and run the command again") from None
+        # Files of earlier versions have no variants, and no values as published.
+        return read_record(cls, content, path, remedy="delete it and run the command again", defaults=True)
 
 
 def shipped_calibration() -> Calibration | None:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clearhead.audit.findings import Verdict
+from clearhead.audit.findings_record import FindingsRecord, read_findings_file
 from clearhead.audit.manifest import FINDINGS_FILE
 from clearhead.cli.failure import CommandError
 from clearhead.cli.options import FigureKind
-from clearhead.report.json_file import AUDIT_FORMAT
 from clearhead.report.plots import COLOURS, finish_panel, make_panels, plot_band, write_figure
 from clearhead.report.wording import clean
-from clearhead.storage import parse_json, read_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +42,7 @@ def draw_figure(
     if out.suffix.removeprefix(".").lower() not in FORMATS:
         raise CommandError(f"--out {out} must end in .{', .'.join(FORMATS)}; its ending selects the format")
     content = _read(source)
-    titles = {str(entry["key"]): str(entry["title"]) for entry in content["theories"]}
+    titles = {entry["key"]: entry["title"] for entry in content["theories"]}
     if kind is not FigureKind.SPECTRUM and (layer is not None or head is not None):
         raise CommandError("--layer and --head select spectra; give them with --kind spectrum")
     if theory is not None and theory not in titles:
@@ -73,15 +72,12 @@ def make_figure(
     return _claims(content, chosen, _heatmap if kind is FigureKind.HEATMAP else _null)
 
 
-def _read(source: Path) -> dict[str, Any]:
+def _read(source: Path) -> FindingsRecord:
     path = source / FINDINGS_FILE if source.is_dir() else source
     try:
-        content = parse_json(read_bytes(path), path)
+        return read_findings_file(path)
     except FileNotFoundError:
         raise CommandError(f"there is no {path}; give the findings.json or the folder of a report") from None
-    if not isinstance(content, dict) or content.get("format") != AUDIT_FORMAT:
-        raise CommandError(f"{path} does not hold the findings of an audit ({AUDIT_FORMAT}); audit the model again")
-    return content
 
 
 def _claims(content: Mapping[str, Any], chosen: Sequence[str], draw: Any) -> tuple["Figure | None", list[str]]:

@@ -1,19 +1,23 @@
 """Encoded images (JPEG, PNG and others) as tensors, decoded by Pillow."""
 
 import io
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.storage import MAX_INPUT_BYTES, open_file
 
 __all__ = ["CorruptImageError", "decode_mask", "decode_pixels", "open_image"]
 
 DECODER_ERRORS = (OSError, ValueError, SyntaxError)
 """The exceptions of Pillow's decoders on 21,000 files of seven formats, cut or changed at random."""
+MAX_PIXELS = 2**26
+"""Of an image."""
 MASK_MODES = ("L", "P", "1")
 
 
@@ -29,7 +33,9 @@ def open_image(source: Path | bytes, *, name: str | None = None) -> Any:
     image_module = _pillow()
     name = name or (str(source) if isinstance(source, Path) else "an image")
     try:
-        with image_module.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        with _opened(source) as file, image_module.open(file) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"it has more than {MAX_PIXELS:,} pixels")
             image.load()
             return image
     except FileNotFoundError:
@@ -37,6 +43,10 @@ def open_image(source: Path | bytes, *, name: str | None = None) -> Any:
     except (*DECODER_ERRORS, image_module.DecompressionBombError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].replace(str(source), "it")[:200]
         raise CorruptImageError(f"cannot read the image {name}: {reason}; remove it or convert it") from None
+
+
+def _opened(source: Path | bytes) -> AbstractContextManager[IO[bytes]]:
+    return io.BytesIO(source) if isinstance(source, bytes) else open_file(source, max_bytes=MAX_INPUT_BYTES)
 
 
 def decode_pixels(source: Path | bytes, *, name: str | None = None) -> Tensor:

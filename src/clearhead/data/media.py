@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from clearhead.data.decoding import open_image
 from clearhead.data.readers import Reader
 from clearhead.errors import InputError
+from clearhead.storage import MAX_INPUT_BYTES, open_file
 
 __all__ = [
     "AUDIO",
@@ -26,6 +27,10 @@ __all__ = [
 
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 AUDIO_SUFFIXES = (".flac", ".ogg", ".wav")
+MIN_RATE, MAX_RATE = 100, 768_000
+"""Samples per second of a file."""
+MAX_SAMPLES = 2**27
+"""Of a file, as stored and at the rate of the model."""
 _PCM = {1: "u1", 2: "<i2", 4: "<i4"}
 
 
@@ -57,6 +62,11 @@ def read_audio(path: Path, rate: int) -> NDArray[np.float32]:
         raise InputError(f"cannot read the sound {path}: {error or 'it ends early'}; remove it or convert it") from None
     if not len(samples):
         raise InputError(f"{path} holds no sound; remove it")
+    if not MIN_RATE <= own <= MAX_RATE or len(samples) * rate > MAX_SAMPLES * own:
+        raise InputError(
+            f"cannot read the sound {path}: it has {own:,} samples per second, and {len(samples):,} in all; expected "
+            f"{MIN_RATE:,} to {MAX_RATE:,} and at most {MAX_SAMPLES:,}: remove it or convert it"
+        )
     mono = samples.mean(axis=1)
     if own != rate:
         from scipy.signal import resample_poly
@@ -84,9 +94,11 @@ def media_batches(
 
 def _read_wav(path: Path) -> tuple[NDArray[np.float64], int]:
     """Return samples by channel, and their rate."""
-    with wave.open(str(path), "rb") as file:
+    with open_file(path, max_bytes=MAX_INPUT_BYTES) as stream, wave.open(stream, "rb") as file:
         width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-        content = file.readframes(file.getnframes())
+        if width not in (*_PCM, 3):
+            raise ValueError(f"it has {8 * width} bits per sample; convert it to 16")
+        content = file.readframes(min(file.getnframes(), MAX_INPUT_BYTES))
     if width == 3:  # as the upper bytes of 32 bits
         triples = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3)
         content, width = np.pad(triples, ((0, 0), (1, 0))).tobytes(), 4
@@ -103,7 +115,10 @@ def _read_soundfile(path: Path) -> tuple[NDArray[np.float64], int]:
             f"{path} is not a WAV file of whole numbers; convert it, or pip install 'clearhead[audio]'"
         ) from None
     try:
-        samples, rate = soundfile.read(path, always_2d=True)
+        with open_file(path, max_bytes=MAX_INPUT_BYTES) as stream, soundfile.SoundFile(stream) as file:
+            if file.frames * file.channels > MAX_SAMPLES:
+                raise RuntimeError(f"it has more than {MAX_SAMPLES:,} samples")
+            samples, rate = file.read(always_2d=True), file.samplerate
     except (RuntimeError, OSError) as error:
         raise InputError(f"cannot read the sound {path}: {error}; remove it or convert it") from None
     return samples, int(rate)

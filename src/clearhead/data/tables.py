@@ -5,51 +5,18 @@ import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+from clearhead.data.parquet import column_values, import_pyarrow, open_parquet
 from clearhead.data.readers import Reader
 from clearhead.errors import InputError
-from clearhead.storage import parse_json, read_bytes
+from clearhead.storage import MAX_INPUT_BYTES, MAX_JSON_BYTES, open_file, parse_json, read_bytes, read_text
 
-__all__ = ["READER", "open_parquet", "read_column", "readable_parquet"]
+__all__ = ["READER", "read_column"]
 
-
-def import_pyarrow(module: str) -> Any:
-    """Return a module of pyarrow: parquet or ipc."""
-    try:
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("Parquet files and datasets need pyarrow; pip install 'clearhead[tables]'") from None
-    return getattr(pyarrow, module)
-
-
-def open_parquet(path: Path, columns: Iterable[str] = ()) -> Any:
-    """Return pyarrow's ParquetFile. Raise InputError if it is damaged or has no such column."""
-    with readable_parquet(path):
-        file = import_pyarrow("parquet").ParquetFile(path)
-    names = file.schema_arrow.names
-    for column in columns:
-        if column not in names:
-            raise InputError(f"{path} has no column {column!r}; it has {', '.join(map(repr, names)) or 'none'}")
-    return file
-
-
-@contextmanager
-def readable_parquet(path: Path) -> Iterator[None]:
-    """Turn the errors of pyarrow into InputError."""
-    try:
-        yield
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; copy the whole set again") from None
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # pyarrow's errors derive from these
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise InputError(f"{path} is damaged or half copied ({reason}); copy it again") from None
-
-
+ROWS_AT_ONCE = 1024
 MAX_FIELD = 2**31 - 1
 """Characters of a CSV field; Python's own limit of 131,072 is too low for documents."""
 
@@ -65,14 +32,15 @@ def read_column(path: Path, column: str | None) -> list[str]:
         raise InputError(f"{path} is a table; choose a column with --column: {_listed(columns)}")
     if column not in columns:
         raise InputError(f"{path} has no column {column!r}; it has {_listed(columns)}")
+    values: list[str | None] = []
     with _readable(path):
-        values = list(read(column))
-    for row, value in enumerate(values, start=1):
-        if not isinstance(value, str | None):
-            raise InputError(
-                f"column {column!r} of {path} has a {type(value).__name__} in row {row}, not text; "
-                f"choose another: {_listed(columns)}"
-            )
+        for row, value in enumerate(read(column), start=1):
+            if not isinstance(value, str | None):
+                raise InputError(
+                    f"column {column!r} of {path} has a {type(value).__name__} in row {row}, not text; "
+                    f"choose another: {_listed(columns)}"
+                )
+            values.append(value)
     return [text for value in values if (text := " ".join((value or "").split()))]
 
 
@@ -93,16 +61,21 @@ def _csv(path: Path) -> tuple[list[str], Read]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
 
     def read(column: str) -> Iterator[Any]:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from (row[column] for row in csv.DictReader(file, delimiter=delimiter))
+        with rows() as table:
+            yield from (row[column] for row in table)
 
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        names = csv.DictReader(file, delimiter=delimiter).fieldnames
+    @contextmanager
+    def rows() -> Iterator["csv.DictReader[str]"]:
+        with open_file(path, max_bytes=MAX_INPUT_BYTES) as file:
+            yield csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", newline=""), delimiter=delimiter)
+
+    with rows() as table:
+        names = table.fieldnames
     return list(names or ()), read
 
 
 def _json_lines(path: Path) -> tuple[list[str], Read]:
-    lines = path.read_text(encoding="utf-8-sig").splitlines()
+    lines = read_text(path, max_bytes=MAX_INPUT_BYTES).splitlines()
     rows = [json.loads(line) for line in lines if line.strip()]
     if not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{path} must have one JSON object per line; give other text as a .txt file")
@@ -110,9 +83,12 @@ def _json_lines(path: Path) -> tuple[list[str], Read]:
 
 
 def _parquet(path: Path) -> tuple[list[str], Read]:
-    parquet = import_pyarrow("parquet")
-    names: list[str] = parquet.read_schema(path).names
-    return names, lambda column: parquet.read_table(path, columns=[column]).column(column).to_pylist()
+    def read(column: str) -> Iterator[Any]:
+        with open_parquet(path, texts=[column]) as file:
+            yield from column_values(file.iter_batches(columns=[column], batch_size=ROWS_AT_ONCE), column, path)
+
+    with open_parquet(path) as file:
+        return file.schema_arrow.names, read
 
 
 def _dataset(folder: Path) -> tuple[list[str], Read]:
@@ -121,7 +97,7 @@ def _dataset(folder: Path) -> tuple[list[str], Read]:
         splits = sorted(path.name for path in folder.iterdir() if (path / "state.json").is_file())
         raise InputError(f"{folder} has several splits; give the folder of one: {_listed(splits)}")
     try:
-        state = parse_json(read_bytes(folder / "state.json"), folder / "state.json")
+        state = parse_json(read_bytes(folder / "state.json", max_bytes=MAX_JSON_BYTES), folder / "state.json")
     except FileNotFoundError:
         raise InputError(
             f"{folder} is not a dataset folder, as Dataset.save_to_disk writes it; give a text file or a table"
@@ -130,21 +106,18 @@ def _dataset(folder: Path) -> tuple[list[str], Read]:
         files = [folder / Path(str(entry["filename"])).name for entry in state["_data_files"]]
     except (KeyError, TypeError):
         raise InputError(f"{folder / 'state.json'} does not list the files of a dataset; save it again") from None
-    if special := next((file for file in files if file.exists() and not file.is_file()), None):
-        raise InputError(f"cannot read {special}: it is not a regular file")
     ipc = import_pyarrow("ipc")
 
-    def read(column: str) -> Iterator[Any]:
+    def batches() -> Iterator[Any]:
         for file in files:
-            with file.open("rb") as stream:
-                for batch in ipc.open_stream(stream):
-                    yield from batch.column(column).to_pylist()
+            with open_file(file, max_bytes=MAX_INPUT_BYTES) as stream:
+                yield from ipc.open_stream(stream)
 
     names: list[str] = []
     if files:
-        with files[0].open("rb") as stream:
+        with open_file(files[0], max_bytes=MAX_INPUT_BYTES) as stream:
             names = ipc.open_stream(stream).schema.names
-    return names, read
+    return names, lambda column: column_values(batches(), column, folder)
 
 
 @contextmanager
@@ -158,7 +131,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise InputError(f"cannot read the table {path}: {error.strerror or error}") from None
-    except (csv.Error, ValueError, KeyError, RecursionError) as error:  # pyarrow's errors are ValueErrors and KeyErrors
+    except (csv.Error, ValueError, KeyError, RecursionError, NotImplementedError) as error:  # also those of pyarrow
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"cannot read the table {path}: {first}") from None
 

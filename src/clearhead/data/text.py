@@ -8,6 +8,7 @@ from typing import Any
 from clearhead.data.readers import Reader, find_reader, read_file
 from clearhead.errors import InputError
 from clearhead.loading.encoding import Encode
+from clearhead.storage import MAX_INPUT_BYTES, read_text
 
 __all__ = ["DEFAULT_TEXT", "READER", "default_passages", "read_passages", "text_batches"]
 
@@ -38,10 +39,8 @@ def read_passages(path: Path, column: str | None = None) -> list[str]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8 text; convert it first") from None
-    except OSError as error:
+        return read_text(path, max_bytes=MAX_INPUT_BYTES)
+    except FileNotFoundError as error:
         raise InputError(f"cannot read the text {path}: {error.strerror}") from None
 
 

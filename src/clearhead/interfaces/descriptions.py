@@ -1,7 +1,6 @@
 """Descriptions of attention modules: the class `AttentionSpec`, files of them, and those that ship with Clearhead."""
 
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,9 +10,13 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.interfaces.call import AttentionNotSeenError
+from clearhead.records import read_record
+from clearhead.storage import parse_toml, read_bytes
 
 __all__ = ["SHIPPED", "AttentionSpec", "read_descriptions"]
 
+MAX_BYTES = 2**20
+"""Of a file of descriptions."""
 _CHILD = re.compile(r"(?P<name>[\w.]+)(\[(?P<third>\d)\])?")
 
 Bias = Callable[[nn.Module, dict[str, Any]], Tensor | None]
@@ -73,16 +76,12 @@ SHIPPED = (
 
 def read_descriptions(path: Path) -> list[AttentionSpec]:
     """Read descriptions from a TOML file: one [[attention]] table each, with the fields of `AttentionSpec`."""
-    known = {f.name for f in fields(AttentionSpec)}
+    known = ", ".join(field.name for field in fields(AttentionSpec))
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("attention", [])
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"cannot read the description {path}: {error}") from error
+        tables = parse_toml(read_bytes(path, max_bytes=MAX_BYTES), path).get("attention")
+    except FileNotFoundError as error:
+        raise InputError(f"cannot read the description {path}: {error.strerror}") from None
     if not tables:
         raise InputError(f"{path} describes nothing: write one [[attention]] table per kind of module")
-    for table in tables:
-        if not {"module", "q", "k", "v"} <= table.keys() <= known:
-            raise InputError(
-                f"{path}: an [[attention]] table needs module, q, k, v; it takes {', '.join(sorted(known))}"
-            )
-    return [AttentionSpec(**table) for table in tables]
+    remedy = f"an [[attention]] table needs module, q, k, v; it takes {known}"
+    return read_record(list[AttentionSpec], tables, path, remedy=remedy, defaults=True)

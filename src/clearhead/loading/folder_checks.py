@@ -25,7 +25,6 @@ __all__ = ["StoredWeights", "check_folder", "check_processor", "check_size", "ch
 
 SAFE_ATTENTION = (None, "eager", "sdpa")
 MAX_CONFIG_BYTES = 4 * 2**20
-MAX_DEPTH = 64
 MAX_EXPANSION = 1000
 """By how much a tokenizer's replacements may lengthen a text."""
 MAX_REPEATS = 1000
@@ -184,17 +183,7 @@ def _read(path: Path, max_bytes: int) -> dict[str, Any]:
         raise LoadError(str(error)) from None
     if not isinstance(stored, dict):
         raise LoadError(f"{path} holds no JSON object")
-    level: list[Any] = [stored]
-    depth = 0
-    while level := [value for item in level for value in _values(item) if isinstance(value, dict | list)]:
-        depth += 1
-        if depth > MAX_DEPTH:
-            raise LoadError(f"cannot read {path}: its JSON is nested more than {MAX_DEPTH} levels deep")
     return stored
-
-
-def _values(item: Any) -> list[Any]:
-    return list(item.values()) if isinstance(item, dict) else item
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.pursuit_kernel import pursuit as pursuit_in_kernel
-from clearhead.operators.pursuit_options import DropoutIterations, Order, Pursuit
+from clearhead.operators.pursuit_options import DropoutIterations, DualSign, Order, Pursuit
 from clearhead.operators.softmax import (
     add_causal_mask,
     as_rows,

@@ -1,21 +1,40 @@
-"""The options of principal attention pursuit as values, and the published choices as presets.
+r"""The options of principal attention pursuit as values, and the published choices as presets.
 
 docs/theory/rpc-attention.md describes where the paper, its released code and principal component pursuit differ.
 strength is lambda; S, L, Y are the sparse part, the low-rank part and the dual variable.
+
+Thresholds are proximal steps, :math:`\operatorname{prox}_f(x) = \arg\min_y f(y) + |y - x|^2 / 2`: soft thresholding is
+that of t times the sum of absolute values, hard thresholding that of t^2 / 2 times the number of nonzero entries.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.component_pursuit import DualSign
 from clearhead.operators.clamped_keys import RELEASED_BOUND, KeyBound, KeyMu, Scope, Threshold, Width
+from clearhead.shapes import Float
+
+DualSign = Literal[-1, 1]
+"""Sign of the dual variable in the step of the low-rank part: +1 in the method, -1 as it was once misprinted."""
+
+
+def soft_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
+    r"""Move every entry towards zero by t, at most to zero: :math:`\operatorname{sign}(x) \max(|x| - t, 0)`.
+
+    The difference x - soft_threshold(x, t) is x clamped to [-t, t].
+    """
+    return x.sign() * (x.abs() - t).clamp_min(0)
+
+
+def hard_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
+    """Set entries of size at most t to zero; leave the others, and NaN, unchanged."""
+    return torch.where(x.abs() <= t, 0, x)
 
 
 class Order(StrEnum):

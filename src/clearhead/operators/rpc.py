@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.component_pursuit import hard_threshold, soft_threshold
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.operators.pursuit import AttentionStep, iterate, iterate_in_chunks, pursue_published
-from clearhead.operators.pursuit_options import PRESETS, Inner, Order, Pursuit, Shrink
+from clearhead.operators.pursuit_options import PRESETS, Inner, Order, Pursuit, Shrink, hard_threshold, soft_threshold
 from clearhead.operators.softmax import as_rows, slow_softmax_attention, split_causal
 from clearhead.operators.symmetric import resolve_scale
 from clearhead.operators.symmetric_kernel import no_autocast

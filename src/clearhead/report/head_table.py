@@ -11,8 +11,7 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.report.colours import LIGHT, as_hex
 from clearhead.report.columns import print_line, print_paragraph
 from clearhead.report.grid import ClaimGrid
-from clearhead.report.rules import MARKS
-from clearhead.report.wording import agreement, clean, short
+from clearhead.report.wording import MARKS, agreement, clean, short
 
 LABEL = "layer"
 GAP = 2

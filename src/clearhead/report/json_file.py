@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.audit.findings import ControlResult, Finding
+from clearhead.audit.findings_record import AUDIT_FORMAT
 from clearhead.audit.record import AuditRecord
 from clearhead.numerics.moments import Array
 from clearhead.rendering import renders
@@ -15,15 +16,7 @@ from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
 from clearhead.report.wording import closest_control, deciding_control, evidence, headline
 from clearhead.theories.theory import Claim, ModelValues
 
-__all__ = [
-    "AUDIT_FORMAT",
-    "audit_as_json",
-    "audit_as_text",
-    "plain",
-    "write_json",
-]
-
-AUDIT_FORMAT = "clearhead-audit/3"
+__all__ = ["audit_as_json", "audit_as_text", "plain", "write_json"]
 
 
 @renders(AuditRecord, "values")

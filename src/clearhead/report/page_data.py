@@ -23,8 +23,7 @@ from clearhead.audit.shown_inputs import ShownInput, ShownLayer
 from clearhead.numerics.moments import Array, Interval
 from clearhead.report.grid import ClaimGrid
 from clearhead.report.head_map import HeadMap, shade_of, square_text
-from clearhead.report.rules import MARKS, RULES
-from clearhead.report.wording import capitalised, clean, evidence, headline, number, skip_reason
+from clearhead.report.wording import MARKS, RULES, capitalised, clean, evidence, headline, number, skip_reason
 from clearhead.theories.theory import Picture
 
 VERDICTS, KINDS = tuple(Verdict), tuple(NoEvidence)

@@ -3,7 +3,7 @@
 import io
 import itertools
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,6 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.handlelength": 2.6,
 }
-WIDE = 1.4
-"""The width of a plane relative to its height."""
 Number = float | int
 Values = NDArray[np.float64]
 Numbers = Sequence[Number] | Values
@@ -173,37 +171,6 @@ def plot_percentage(
         label=label,
         colour=colour,
     )
-
-
-def plot_plane(
-    axes: "Axes",
-    *,
-    filled: Iterable[tuple[Values, int, str]] = (),
-    hollow: Iterable[tuple[Values, int, str]] = (),
-    paths: Iterable[tuple[Values, int, str]] = (),
-    rays: Iterable[tuple[Values, int, str]] = (),
-) -> None:
-    """Plot points (n, 2), paths (n, 2) and directions (2,) around the origin, both axes on one scale.
-
-    Each item comes with its colour and its label in the legend.
-    """
-    filled, hollow, paths = list(filled), list(hollow), list(paths)
-    groups = [points for points, _, _ in (*filled, *hollow, *paths)]
-    reach = 1.12 * max((float(np.abs(points / (WIDE, 1.0)).max()) for points in groups), default=1.0)
-    for towards, colour, label in rays:
-        end = 2 * WIDE * reach * towards / (np.linalg.norm(towards) or 1.0)
-        axes.plot(*zip((0, 0), end, strict=True), color=COLOURS[colour], linestyle=":", linewidth=1.3, label=label)
-    for points, colour, label in paths:
-        axes.plot(*points.T, color=COLOURS[colour], linewidth=1.8, label=label)
-    for points, colour, label in hollow:
-        axes.scatter(
-            points[:, 0], points[:, 1], s=36, facecolors="white", edgecolors=COLOURS[colour], zorder=3, label=label
-        )
-    for points, colour, label in filled:
-        axes.scatter(points[:, 0], points[:, 1], s=36, color=COLOURS[colour], zorder=3, label=label)
-    axes.set_aspect("equal", adjustable="box")
-    axes.set_xlim(-WIDE * reach, WIDE * reach)
-    axes.set_ylim(-reach, reach)
 
 
 def draw_images(columns: Sequence[tuple[str, Sequence[NDArray[Any]]]], *, title: str) -> "Figure":

@@ -8,8 +8,6 @@ from clearhead.errors import InputError
 from clearhead.registry import Loaded, Registry
 from clearhead.theories.theory import Theory
 
-__all__ = ["THEORIES", "LoadedTheories", "TheorySource", "find_theories", "load_theories"]
-
 
 def _expected(key: str, unit: Any) -> str:
     return "" if isinstance(unit, Theory) and unit.key == key else f"a Theory with the key {key}"

@@ -8,8 +8,6 @@ import typer
 
 from clearhead.cli.failure import CommandError
 
-__all__ = ["attack"]
-
 DEFAULT_OUT = "clearhead-attack"
 
 

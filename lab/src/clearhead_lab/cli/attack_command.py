@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import Difference
 from clearhead_lab.robustness.suites import Protocol, SuiteName
 from clearhead_lab.training.run import open_held_out
-
-__all__ = ["AttackRequest", "parse_budget", "print_record", "run_attack"]
 
 PAGE, RESULT = "index.html", "attack.json"
 PROCESSOR_FILE, MAX_PROCESSOR = "preprocessor_config.json", 2**20
@@ -120,7 +117,8 @@ def print_record(
 def parse_budget(text: str) -> float:
     """Return the budget of a text such as 8/255 or 0.03. Raise CommandError for anything else."""
     try:
-        value = float(Fraction(text.replace(" ", "")))
+        top, slash, bottom = text.partition("/")
+        value = float(top) / (float(bottom) if slash else 1.0)
     except (ValueError, ZeroDivisionError):
         raise CommandError(f"--eps is {clean(text)!r}; give a number such as 8/255 or 0.03") from None
     if not (math.isfinite(value) and 0 <= value <= 1):

@@ -8,8 +8,6 @@ import typer
 
 from clearhead.cli.failure import CommandError
 
-__all__ = ["demo", "reproduce", "verify"]
-
 DEFAULT_RUNS = "clearhead-runs"
 
 

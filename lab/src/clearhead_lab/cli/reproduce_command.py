@@ -14,8 +14,6 @@ from clearhead.storage import LOCK_FILE
 from clearhead_lab.experiments.catalogue import EXPERIMENTS, find_experiment
 from clearhead_lab.experiments.experiment import SHARED_RUNS, Outcome, Request
 
-__all__ = ["list_experiments", "print_outcome", "run_experiment"]
-
 
 def run_experiment(name: str, *, out: Path, seed: int, options: Mapping[str, Any], bar: ProgressBar) -> Outcome:
     """Run the experiment, which writes everything below `out`. `options` that are None or False are not set."""

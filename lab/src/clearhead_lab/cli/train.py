@@ -8,8 +8,6 @@ import typer
 
 from clearhead.cli.failure import CommandError
 
-__all__ = ["train"]
-
 DEFAULT_OUT = "clearhead-training"
 
 
@@ -67,9 +65,9 @@ def train(
             list_recipes,
             print_estimate,
             print_trained,
-            read_recipe_file,
             train_recipe,
         )  # fmt: skip
+        from clearhead_lab.training.recipe_file import read_recipe_file
 
         if not list_:
             if recipe is None:

@@ -17,8 +17,6 @@ from clearhead_lab.training.estimate import SUSTAINED_FLOPS, estimate_run
 from clearhead_lab.training.recipe_file import RecipeFile, read_recipe_file, shipped_recipes
 from clearhead_lab.training.run import MODEL_FOLDER, Loading, TrainedModel, run_recipe
 
-__all__ = ["list_recipes", "print_estimate", "print_trained", "read_recipe_file", "train_recipe"]
-
 RATE_STEPS = 50
 """Steps over which the shown rate is averaged."""
 

@@ -8,8 +8,6 @@ from clearhead.report.wording import clean
 from clearhead_lab.theorems.table import all_theorems, print_theorems, theorems_as_json
 from clearhead_lab.theorems.theorem import TheoremCheck
 
-__all__ = ["check_theorems", "print_checks"]
-
 
 def check_theorems(bar: ProgressBar) -> list[TheoremCheck]:
     """Check the theorems of all theories."""

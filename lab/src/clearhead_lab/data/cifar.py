@@ -12,9 +12,7 @@ from torch import Tensor
 
 from clearhead.data.decoding import CorruptImageError, open_image
 from clearhead.errors import InputError
-from clearhead.storage import parse_json, read_bytes
-
-__all__ = ["LAYOUT", "is_cifar", "read_cifar"]
+from clearhead.storage import MAX_INPUT_BYTES, MAX_JSON_BYTES, parse_json, read_bytes
 
 TRAIN = tuple(f"data_batch_{i}" for i in range(1, 6))
 TEST = "test_batch"
@@ -60,7 +58,7 @@ def _read_binary(folder: Path) -> dict[str, Tensor]:
 
 def _binary_rows(path: Path) -> Tensor:
     try:
-        stored = path.read_bytes()
+        stored = read_bytes(path, max_bytes=MAX_INPUT_BYTES)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; {LAYOUT}") from None
     if not stored or len(stored) % ROW:
@@ -96,7 +94,7 @@ def _png_images(path: Path) -> Tensor:
 
 def _labels(path: Path) -> Tensor:
     try:
-        stored = parse_json(read_bytes(path), path)
+        stored = parse_json(read_bytes(path, max_bytes=MAX_JSON_BYTES), path)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; {LAYOUT}") from None
     if not isinstance(stored, list) or not all(type(label) is int and label >= 0 for label in stored) or not stored:

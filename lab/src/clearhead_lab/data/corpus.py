@@ -18,6 +18,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clearhead.data.tables import open_parquet, readable_parquet
+from clearhead.data.parquet import open_parquet, readable_parquet
 from clearhead.errors import InputError
+from clearhead.storage import open_file
 
 __all__ = ["EOS", "UNKNOWN", "Corpus", "read_corpus"]
 
@@ -115,7 +117,7 @@ def _folder_texts(folder: Path) -> dict[str, Iterator[str]]:
 def _file_texts(path: Path) -> Iterator[str]:
     """Yield the lines of a file, several at a time."""
     try:
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with open_file(path) as content, TextIOWrapper(content, encoding="utf-8", newline="\n") as file:
             while text := "".join(file.readlines(CHARACTERS)):
                 if not text.endswith("\n"):
                     if path.name.startswith("wiki."):

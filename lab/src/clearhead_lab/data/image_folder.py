@@ -17,8 +17,7 @@ from torch import Tensor
 from clearhead.data.decoding import decode_pixels
 from clearhead.data.media import IMAGE_SUFFIXES
 from clearhead.errors import InputError
-
-__all__ = ["ImageFolder", "class_folders", "read_class_list"]
+from clearhead.storage import MAX_JSON_BYTES, read_text
 
 
 class ImageFolder:
@@ -108,8 +107,8 @@ def class_folders(folder: Path) -> list[str]:
 def read_class_list(path: Path) -> tuple[str, ...]:
     """Return the classes that a text file lists, one per line in the order of their numbers; the first word counts."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_text(path, max_bytes=MAX_JSON_BYTES).splitlines()
+    except (OSError, InputError) as error:
         raise InputError(f"cannot read the class list {path}: {error}; give a text file, a class per line") from None
     names = tuple(line.split()[0] for line in lines if line.strip())
     if not names:

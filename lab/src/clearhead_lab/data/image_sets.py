@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.storage import open_file
 from clearhead_lab.data.cifar import is_cifar, read_cifar
 
 __all__ = ["ImageSet", "digits", "pixel_moments", "read_images"]
@@ -155,7 +156,7 @@ def _read_idx(folder: Path, stem: str) -> Tensor:
         raise InputError(f"{folder} has neither {stem} nor {stem}.gz; an IDX set has {', '.join(IDX.values())}")
     axes = 3 if "idx3" in stem else 1
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_file(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
             header = file.read(4 + 4 * axes)
             if header[:4] != bytes([0, 0, 8, axes]) or len(header) < 4 + 4 * axes:
                 raise InputError(f"{path} is not a complete IDX file of bytes with {axes} axes")

@@ -20,11 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clearhead.data.decoding import CorruptImageError, decode_mask, decode_pixels
-from clearhead.data.tables import open_parquet, readable_parquet
+from clearhead.data.parquet import open_parquet, readable_parquet
 from clearhead.errors import InputError
 from clearhead_lab.data.masks import MaskCoding
-
-__all__ = ["IMAGE_COLUMNS", "LABEL_COLUMNS", "MASK_COLUMNS", "ImageTable", "find_column"]
 
 IMAGE_COLUMNS = ("image", "img", "image_jpeg", "image_png", "image_bytes", "jpg", "png")
 MASK_COLUMNS = ("mask", "mask_png", "annotation", "segmentation", "label_map")

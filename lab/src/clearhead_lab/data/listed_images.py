@@ -21,9 +21,8 @@ from torch import Tensor
 
 from clearhead.data.decoding import CorruptImageError, decode_mask, decode_pixels
 from clearhead.errors import InputError
+from clearhead.storage import MAX_JSON_BYTES, read_text
 from clearhead_lab.data.masks import ADE20K, PETS, PETS_WITH_BORDER, MaskCoding
-
-__all__ = ["ListedImages", "Pet", "open_ade20k", "open_pets", "read_pet_list"]
 
 BREEDS, SPECIES = 37, 2
 
@@ -131,7 +130,7 @@ def read_pet_list(path: Path) -> list[Pet]:
     if not path.is_file():
         raise InputError(f"{path} does not exist; give the folder of the Oxford-IIIT Pet set")
     pets = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path, max_bytes=MAX_JSON_BYTES).splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         fields = line.split()

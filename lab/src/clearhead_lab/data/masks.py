@@ -10,8 +10,6 @@ from torch import Tensor
 
 from clearhead.data.decoding import CorruptImageError
 
-__all__ = ["ADE20K", "IGNORED", "PETS", "PETS_WITH_BORDER", "MaskCoding", "plain_coding"]
-
 IGNORED = 255
 """The class of pixels that count neither in the loss nor in a score."""
 IMPOSSIBLE = -1

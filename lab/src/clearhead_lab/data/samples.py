@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from clearhead.data.tables import open_parquet
+from clearhead.data.parquet import open_parquet
 from clearhead.errors import InputError
 from clearhead_lab.data.image_folder import ImageFolder, class_folders, read_class_list
 from clearhead_lab.data.image_table import (

@@ -9,8 +9,6 @@ from markupsafe import Markup
 from clearhead.errors import InputError
 from clearhead.report.html import page_file, page_policy, page_template
 
-__all__ = ["DEMOS", "Demo", "list_demos", "render_demo", "write_demo"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:

@@ -9,16 +9,13 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
 import clearhead
-from clearhead.storage import tensor_fingerprint
 from clearhead.stored_json import load_cached, store
 from clearhead_lab.experiments.experiment import Request
-
-__all__ = ["cached", "code_fingerprint", "load_cached", "measure_cells", "store", "tensor_fingerprint"]
 
 Notice = Callable[[str], None]
 
@@ -44,8 +41,18 @@ def cached(
         "file": hashlib.sha256(inspect.getsource(module).encode()).hexdigest(),
         "torch": torch.__version__,
     }
-    stored = load_cached(path, key, notice=notice)
-    return stored["result"] if stored is not None else store(path, key, measure(**settings))
+    # The annotation of the result says what may be in the file.
+    kind = get_type_hints(measure).get("return", Any)
+    return remembered(path, key, lambda: measure(**settings), notice=notice, kind=kind)
+
+
+def remembered(path: Path, key: Mapping[str, Any], measure: Callable[[], Any], *, notice: Notice, kind: Any) -> Any:
+    """Return the cached result of `measure()`; compute and cache it if there is none for this key.
+
+    kind: what the file may hold
+    """
+    stored = load_cached(path, key, notice=notice, kind=kind)
+    return stored["result"] if stored is not None else store(path, key, measure())
 
 
 def measure_cells(

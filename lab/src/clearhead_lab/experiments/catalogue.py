@@ -29,8 +29,6 @@ from clearhead_lab.experiments.svm.regularisation_path import REGULARISATION_PAT
 from clearhead_lab.experiments.svm.training import TRAINING
 from clearhead_lab.experiments.svm.trajectories import TRAJECTORIES
 
-__all__ = ["EXPERIMENTS", "find_experiment"]
-
 EXPERIMENTS = (
     PROJECTION_LOSS,
     EIGENVECTORS,

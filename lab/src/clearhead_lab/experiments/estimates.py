@@ -11,8 +11,6 @@ from scipy import optimize, special, stats
 from clearhead.numerics.moments import false_discovery_rate, student_quantile
 from clearhead.report.tables import Estimate, Field, estimate, mean_of, moments_of, over_runs, plus_minus
 
-__all__ = ["LEVEL", "POWER", "Difference", "Verdict", "differences", "mean_field", "smallest_detectable"]
-
 Verdict = Literal["higher", "lower", "not distinguishable", "spread unknown"]
 LEVEL = 0.05
 POWER = 0.8

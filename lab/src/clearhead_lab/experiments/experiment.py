@@ -16,15 +16,10 @@ from clearhead.report.tables import Table, as_columns, as_markdown
 from clearhead.stored_json import DamagedFileError, read_json, write_json, write_text
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
 else:  # matplotlib is optional, and loaded when a figure is drawn
     Axes = Figure = Any
-
-__all__ = [
-    "SHARED_RUNS", "Axes", "Experiment", "Figure", "LastRun", "Outcome", "Report", "Request", "Scale",
-    "installed_version", "installed_versions", "processor",
-]  # fmt: skip
 
 RESULT, TABLE = "result.json", "table.md"
 SHARED_RUNS = "runs"

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from clearhead.report.tables import estimate
 
-__all__ = ["DID_NOT_TRAIN", "Floor"]
-
 DID_NOT_TRAIN = "did not train"
 
 

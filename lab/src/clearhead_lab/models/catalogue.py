@@ -20,8 +20,6 @@ from clearhead_lab.models.language import LanguageModel, LanguageModelConfig
 from clearhead_lab.models.segmenter import Segmenter, SegmenterConfig
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 
-__all__ = ["CATALOGUE", "Entry", "ModelSize", "build", "catalogue_table", "config_of", "measure_size"]
-
 Operators = Callable[[int], Any]
 """A function that returns the attention of a config for a number of layers."""
 

@@ -28,20 +28,6 @@ from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Float
 from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
 
-__all__ = [
-    "CRATE_SIZES",
-    "BlockConfig",
-    "Crate",
-    "CrateBlock",
-    "CrateConfig",
-    "Form",
-    "ImageBlockConfig",
-    "crate_config",
-    "crate_from_json",
-    "initialised_by",
-    "read_image_config",
-]
-
 
 class Form(StrEnum):
     """The compression step of a block. The input of MSSA is LN(Z) in all variants."""

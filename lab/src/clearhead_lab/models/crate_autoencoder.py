@@ -31,15 +31,6 @@ from clearhead_lab.models.crate import (
 )
 from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches
 
-__all__ = [
-    "CrateAutoencoder",
-    "CrateAutoencoderConfig",
-    "autoencoder_config",
-    "autoencoder_from_json",
-    "random_mask",
-    "sinusoidal_positions",
-]
-
 TOKEN_DEVIATION = 0.02
 NORM_EPSILON = 1e-6
 """Epsilon of the norms after encoder and decoder, as released; norms inside blocks have torch's default."""

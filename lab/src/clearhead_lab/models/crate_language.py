@@ -19,8 +19,6 @@ from clearhead.shapes import Float, Int, ShapeError
 from clearhead_lab.models.crate import BlockConfig, CrateBlock, initialised_by
 from clearhead_lab.models.image_sizes import check_sizes
 
-__all__ = ["CrateLanguage", "CrateLanguageConfig", "causal_crate_base", "language_from_json"]
-
 INITIAL_DEVIATION = 0.02
 """Standard deviation of initial maps, tokens and positions; output maps have it divided by sqrt(2 layers)."""
 

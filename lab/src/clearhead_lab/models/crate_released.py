@@ -19,8 +19,6 @@ from clearhead.loading.objects import LoadError, first_line
 from clearhead_lab.models.crate import CRATE_SIZES, Crate, CrateConfig
 from clearhead_lab.models.image_sizes import check_sizes
 
-__all__ = ["IMAGENET_MEAN", "IMAGENET_SPREAD", "crate_from_released", "released_names", "released_state"]
-
 IMAGENET_MEAN, IMAGENET_SPREAD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Normalisation of red, green and blue in the authors' training script."""
 

@@ -10,14 +10,17 @@ from torch.nn.functional import interpolate
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError
 
-__all__ = ["PixelNorm", "check_divides", "check_sizes", "interpolate_positions", "patches", "per_channel"]
+MAX_LAYERS = 10_000
+"""More than any model has. Millions of layers would take hours to build."""
 
 
 def check_sizes(**sizes: object) -> None:
-    """Raise InputError unless every size is an integer of at least 1."""
+    """Raise InputError unless every size is an integer of at least 1 and layers are at most `MAX_LAYERS`."""
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
             raise InputError(f"expected {name} of at least 1; got {size!r}")
+        if name.endswith("layers") and size > MAX_LAYERS:
+            raise InputError(f"expected {name} of at most {MAX_LAYERS:,}; got {size!r}")
 
 
 def check_divides(*, whole: str, part: str, sizes: tuple[int, int]) -> None:

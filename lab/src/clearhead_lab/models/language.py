@@ -31,8 +31,6 @@ from clearhead_lab.models.transformer_block import (
     resolve_attention,
 )
 
-__all__ = ["LanguageModel", "LanguageModelConfig", "language_model_from_json"]
-
 INITIAL_DEVIATION = 0.02
 """Standard deviation of initial tokens and positions."""
 MAX_CUTOFFS = 16

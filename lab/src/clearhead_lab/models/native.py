@@ -32,8 +32,6 @@ from clearhead_lab.models.vit import (
     config_from_json,
 )
 
-__all__ = ["KINDS", "LOADER", "draw_baseline", "is_native", "load_native", "native_processor", "save_native"]
-
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 

@@ -40,8 +40,6 @@ from clearhead_lab.models.vit import (
     read_settings,
 )
 
-__all__ = ["Segmenter", "SegmenterConfig", "segmenter_as_json", "segmenter_from_json"]
-
 MASK_HEADS = ("gain", "layer-norm")
 
 

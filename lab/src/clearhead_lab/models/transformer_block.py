@@ -15,21 +15,6 @@ from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.operators.named import OPERATORS, Softmax, is_named, operator_from_dict, operator_to_dict
 from clearhead.shapes import Bool, Float
 
-__all__ = [
-    "SOFTMAX",
-    "DropPath",
-    "KeysAsQueries",
-    "TransformerBlock",
-    "attention_as_json",
-    "attention_from_json",
-    "attention_module",
-    "check_rate",
-    "drop_path_rates",
-    "initialise_maps",
-    "per_layer",
-    "resolve_attention",
-]
-
 
 class KeysAsQueries:
     """An operator (q, k, v, *, mask, scale) with keys as queries, (k, v, *, mask, scale)."""

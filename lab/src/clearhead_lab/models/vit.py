@@ -33,17 +33,6 @@ from clearhead_lab.models.transformer_block import (
     resolve_attention,
 )
 
-__all__ = [
-    "INITIAL_DEVIATION",
-    "ConvolutionStem",
-    "VisionTransformer",
-    "VisionTransformerConfig",
-    "check_stem",
-    "config_as_json",
-    "config_from_json",
-    "read_settings",
-]
-
 
 def check_stem(stem: object, patch_size: int) -> None:
     """Raise InputError unless the stem is known and fits the patch size."""

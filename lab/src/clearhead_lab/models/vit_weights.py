@@ -21,8 +21,6 @@ from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes
 from clearhead_lab.models.image_sizes import interpolate_positions
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 
-__all__ = ["vit_from_huggingface", "vit_from_timm"]
-
 TIMM_EPS = 1e-6
 _TIMM = {
     "class_token": "cls_token", "positions": "pos_embed", "patches": "patch_embed.proj", "norm": "norm", "head": "head",

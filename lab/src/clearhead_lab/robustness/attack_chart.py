@@ -9,8 +9,6 @@ from clearhead_lab.robustness.attack_words import AccuracyRow, accuracy_rows, bu
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import budget_text
 
-__all__ = ["AttackChart", "AttackCurve", "attack_chart"]
-
 WIDTH, HEIGHT = 360.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 50.0, 14.0, 10.0, 42.0
 """Margins around the lines, for the labels of the axes."""

@@ -38,8 +38,6 @@ from clearhead_lab.robustness.attack_words import (
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import Example, budget_text
 
-__all__ = ["png_address", "png_bytes", "render_attack"]
-
 LARGEST_SIDE = 256
 """Pixels of an image in each direction; of larger images, only every second, third, ... pixel is shown."""
 TINY_SIDE = 64

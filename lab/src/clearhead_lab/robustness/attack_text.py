@@ -25,8 +25,6 @@ from clearhead_lab.robustness.attack_words import (
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import Difference, Estimate, SanityLine, budget_text
 
-__all__ = ["attack_html", "attack_tables", "attack_text", "print_attack", "print_differences"]
-
 MOST_BUDGETS = 8
 """Budgets in the text; to_dict() has all."""
 

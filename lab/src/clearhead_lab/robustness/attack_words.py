@@ -8,22 +8,6 @@ from clearhead_lab.robustness.metrics import CALIBRATION_BINS
 from clearhead_lab.robustness.record import Robustness
 from clearhead_lab.robustness.results import Estimate, SanityLine, budget_text
 
-__all__ = [
-    "AccuracyRow",
-    "accuracy_rows",
-    "attack_headline",
-    "attacked",
-    "budget_unit",
-    "corruptions_sentence",
-    "counted",
-    "further_measures",
-    "interval_text",
-    "ordered_sanity",
-    "percent",
-    "sanity_counts",
-    "trust_sentence",
-]
-
 _ORDER = {"FLAG": 0, "PASS": 1, "not run": 2}
 
 

@@ -42,8 +42,10 @@ class PixelClassifier:
     ) -> None:
         self.model, self.batch_size = model, batch_size
         self._mean, self._std = (_by_channel(x) for x in (mean, std))
-        if self._std is not None and not bool((self._std > 0).all()):
+        if self._std is not None and not bool(((self._std > 0) & self._std.isfinite()).all()):
             raise InputError(f"expected standard deviations above zero; got {std}")
+        if self._mean is not None and not bool(self._mean.isfinite().all()):
+            raise InputError(f"expected finite means; got {mean}")
         self._spread = _by_channel(own_std) if self._std is None else self._std
 
     def __call__(self, pixels: Float[Tensor, "b c y x"]) -> Float[Tensor, "b k"]:
@@ -55,6 +57,9 @@ class PixelClassifier:
         return torch.split(pixels, self.batch_size or max(len(pixels), 1))
 
     def _scores(self, pixels: Tensor) -> Tensor:
+        for name, numbers in (("mean", self._mean), ("std", self._std)):
+            if numbers is not None and len(numbers) not in (1, pixels.shape[1]):
+                raise InputError(f"the {name} has {len(numbers)} numbers and images have {pixels.shape[1]} channels")
         inputs = pixels if self._mean is None else pixels - self._mean.to(pixels)
         inputs = inputs if self._std is None else inputs / self._std.to(pixels)
         return _scores(self.model(inputs))

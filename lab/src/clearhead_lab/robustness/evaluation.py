@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -140,7 +140,10 @@ def _evaluate(
                         _attack_batch, task, method, images, labels, clean[start : start + len(images)], eps,
                         task.generator(attack_name, eps, start),
                     ),
+                    kind=_Part,
                 )  # fmt: skip
+                if len(part["predicted"]) != len(images):
+                    raise InputError(f"a part in {task.folder} is of other images; delete the folder")
                 predicted += part["predicted"]
                 largest = max(largest, part["largest_change"])
                 done += 1
@@ -167,6 +170,7 @@ def _evaluate(
             f"sanity-{check.__name__}",
             {**key, "eps": evidence.eps, "results": _digest(results), "twin": _twin_key(task.twin)},
             functools.partial(_as_plain, check, evidence),
+            kind=SanityLine,
         )
         sanity.append(SanityLine(**lines))
         done += 1
@@ -176,6 +180,7 @@ def _evaluate(
         stored = task.part(
             "corruptions", {**key, "corruptions": corrupted, "corrupted at once": CORRUPTED_AT_ONCE},
             lambda: corrupted_accuracies(task, corrupted),
+            kind=dict[str, tuple[float, ...]],
         )  # fmt: skip
         corruptions = {kind: tuple(values) for kind, values in stored.items()}
     examples, example_attack = make_examples(task, clean, budgets[-1])
@@ -184,6 +189,13 @@ def _evaluate(
         record, sanity=tuple(sanity), corruptions=corruptions, examples=examples, example_attack=example_attack,
         notes=_notes(task, evidence is None),
     )  # fmt: skip
+
+
+class _Part(TypedDict):
+    """What an attack did to a batch."""
+
+    predicted: list[int]
+    largest_change: float
 
 
 def _attack_batch(

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.records import read_record
 from clearhead.rendering import render
 from clearhead.shapes import Int
 from clearhead_lab.robustness.metrics import CALIBRATION_BINS, CorruptionErrors, mean_corruption_error
@@ -179,29 +180,31 @@ class Robustness:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Robustness":
         """Return the record that `to_dict` wrote, without examples. Raise InputError for anything else."""
-        try:
-            budgets = tuple(float(entry["eps"]) for entry in stored["budgets"])
-            predictions = stored["predictions"]
-            results = [
-                AttackResult(
-                    attack=name, title=settings["title"], eps=eps, largest_change=0.0,
-                    predicted=tuple(predictions[f"{name} {budget_text(eps)}"]),
-                )
-                for eps in budgets for name, settings in stored["settings"]["attacks"].items()
-            ]  # fmt: skip
-            return cls(
-                model=stored["model"], data=stored["data"], suite=stored["suite"], protocol=stored["protocol"],
-                budgets=budgets, labels=tuple(stored["labels"]), clean=tuple(predictions["clean"]),
-                results=tuple(results), sanity=tuple(SanityLine(**line) for line in stored["sanity"]),
-                corruptions={name: tuple(values) for name, values in stored["corruptions"].items()},
-                # Records of earlier versions do not have the next three.
-                calibration_error=stored.get("calibration_error"),
-                detection=_read(Detection, stored.get("detection")),
-                corruption_comparison=_read(CorruptionComparison, stored.get("mean_corruption_error")),
-                notes=tuple(stored["notes"]), settings=stored["settings"],
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"not the record of an attack: {error!r}") from None
+        added = {"calibration_error": None, "detection": None, "mean_corruption_error": None}  # by later versions
+        remedy = "attack the model again"
+        read = read_record(_Stored, {**added, **stored}, "the record of an attack", remedy=remedy)
+        budgets, predictions = tuple(entry["eps"] for entry in read["budgets"]), read["predictions"]
+        attacks = read["settings"]["attacks"]
+        wanted = {"clean", *(f"{name} {budget_text(eps)}" for eps in budgets for name in attacks)}
+        if missing := sorted(wanted - predictions.keys()):
+            raise InputError(f"the record of an attack has no predictions {missing[0]}; {remedy}")
+        images = len(read["labels"])
+        if not images or len(predictions["clean"]) != images or any(len(p) > images for p in predictions.values()):
+            raise InputError(f"the record of an attack has other numbers of labels and predictions; {remedy}")
+        results = [
+            AttackResult(
+                attack=name, title=settings["title"], eps=eps, largest_change=0.0,
+                predicted=predictions[f"{name} {budget_text(eps)}"],
+            )
+            for eps in budgets for name, settings in attacks.items()
+        ]  # fmt: skip
+        return cls(
+            model=read["model"], data=read["data"], suite=read["suite"], protocol=read["protocol"],
+            budgets=budgets, labels=read["labels"], clean=predictions["clean"],
+            results=tuple(results), sanity=read["sanity"], corruptions=read["corruptions"],
+            calibration_error=read["calibration_error"], detection=read["detection"],
+            corruption_comparison=read["mean_corruption_error"], notes=read["notes"], settings=stored["settings"],
+        )  # fmt: skip
 
     def to_pandas(self) -> Any:
         """Return the accuracies as a pandas DataFrame: a row for each attack and budget, clean and worst."""
@@ -252,8 +255,35 @@ class Robustness:
         return right
 
 
-def _read(kind: type[Any], stored: Mapping[str, Any] | None) -> Any:
-    return None if stored is None else kind(**stored)
+class _Budget(TypedDict):
+    eps: float
+
+
+class _Attack(TypedDict):
+    title: str
+
+
+class _Settings(TypedDict):
+    attacks: dict[str, _Attack]
+
+
+class _Stored(TypedDict):
+    """The keys of attack.json that `Robustness.from_dict` reads."""
+
+    model: str
+    data: str
+    suite: str
+    protocol: str
+    budgets: list[_Budget]
+    labels: tuple[int, ...]
+    predictions: dict[str, tuple[int, ...]]
+    corruptions: dict[str, tuple[float, ...]]
+    calibration_error: float | None
+    detection: Detection | None
+    mean_corruption_error: CorruptionComparison | None
+    sanity: tuple[SanityLine, ...]
+    notes: tuple[str, ...]
+    settings: _Settings
 
 
 def _plain(estimate: Estimate) -> dict[str, float | int]:

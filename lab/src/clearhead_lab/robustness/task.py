@@ -56,12 +56,12 @@ class Task:
     ood: Tensor | None = None
     ood_data: str = ""
 
-    def part(self, title: str, key: Mapping[str, Any], measure: Callable[[], Any]) -> Any:
-        """Return a finished part of the folder, or measure and keep it."""
+    def part(self, title: str, key: Mapping[str, Any], measure: Callable[[], Any], *, kind: Any) -> Any:
+        """Return a finished part of the folder, or measure and keep it. `kind` is the type of its plain values."""
         if self.folder is None:
             return measure()
         path = self.folder / "parts" / f"{title}.json"
-        stored = load_cached(path, key, notice=self.notice)
+        stored = load_cached(path, key, notice=self.notice, kind=kind)
         return stored["result"] if stored is not None else store(path, key, measure())
 
     def generator(self, *names: object) -> torch.Generator:

@@ -16,8 +16,6 @@ from clearhead_lab.theorems.max_margin import theorems as of_max_margin
 from clearhead_lab.theorems.symmetry import theorems as of_symmetry
 from clearhead_lab.theorems.theorem import TheoremCheck
 
-__all__ = ["THEOREMS", "THEOREMS_FORMAT", "all_theorems", "print_theorems", "theorems_as_json"]
-
 THEOREMS_FORMAT = "clearhead-theorems/2"
 
 THEOREMS: Mapping[str, Callable[[], Sequence[TheoremCheck]]] = {

@@ -11,8 +11,6 @@ from torch import Tensor
 from clearhead.numerics.precision import tolerance
 from clearhead.numerics.threads import one_thread
 
-__all__ = ["Residual", "Theorem", "TheoremCheck", "check_theorems", "normal_tensor", "relative_residual"]
-
 Residual = Callable[[torch.dtype], float]
 """Measures a residual on data rounded to the dtype."""
 

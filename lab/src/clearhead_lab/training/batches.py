@@ -13,8 +13,6 @@ from clearhead.errors import InputError
 from clearhead_lab.data.batches import batch_rows, check_repeats
 from clearhead_lab.training.evaluation import as_pixels
 
-__all__ = ["Augment", "TensorBatches", "TokenBatches", "random_changes", "random_shift", "seeded_generator"]
-
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """A random change of a batch of images (b, c, y, x)."""
 

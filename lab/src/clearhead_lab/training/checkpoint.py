@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clearhead.errors import InputError
-from clearhead.storage import DamagedFileError, read_tensors, write_tensors
+from clearhead.records import read_record
+from clearhead.storage import DamagedFileError, parse_json, read_tensors, write_tensors
 from clearhead_lab.training.distributed import ALONE, Processes, copy_into, whole_tensor
-
-__all__ = ["Progress", "State", "WeightAverage", "load_checkpoint", "save_checkpoint"]
 
 
 class WeightAverage:
@@ -64,6 +63,9 @@ class WeightAverage:
             value.copy_(kept)
 
 
+REMEDY = "delete it to train again"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The position of a run: finished steps and epochs; loss sum and seconds of the current epoch."""
@@ -72,6 +74,10 @@ class Progress:
     epoch: int = 0
     loss_sum: float = 0.0
     seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epoch < 0 or self.step < self.epoch or self.seconds < 0:
+            raise InputError(f"expected a position of at least 0; got {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,16 +115,19 @@ def load_checkpoint(path: Path, state: State, *, run: dict[str, Any], notice: Ca
         state.processes.wait()
     if stored is None:
         return None
-    tensors, metadata = stored
+    tensors, progress = stored
     _prepare(state, tensors)
     for name, tensor in _tensors(state):
+        if name not in tensors or (tensors[name].shape, tensors[name].dtype) != (tensor.shape, tensor.dtype):
+            raise InputError(f"{path} cannot be read: it has no {name} of this model; delete it to train again")
+    for name, tensor in _tensors(state):
         copy_into(tensor, tensors[name])
-    return Progress(**json.loads(metadata["progress"]))
+    return progress
 
 
 def _read(
     path: Path, *, run: dict[str, Any], notice: Callable[[str], None]
-) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+) -> tuple[dict[str, Tensor], Progress] | None:
     try:
         tensors, metadata = read_tensors(path)
     except FileNotFoundError:
@@ -129,15 +138,25 @@ def _read(
         except (FileNotFoundError, DamagedFileError):
             raise DamagedFileError(f"cannot continue the training: {error}") from None
         _previous(path).replace(path)  # or the next checkpoint would keep the damaged one
-        step = json.loads(metadata["progress"])["step"]
+        step = _progress(metadata, _previous(path)).step
         notice(f"{path} was damaged; continuing from the checkpoint before it, at step {step}")
-    stored, expected = json.loads(metadata["run"]), json.loads(json.dumps(run))
+    progress = _progress(metadata, path)
+    stored = read_record(dict[str, Any], _json(metadata, "run", path), path, remedy=REMEDY)
+    expected = json.loads(json.dumps(run))
     if stored != expected:
         different = sorted(name for name in {*stored, *expected} if stored.get(name) != expected.get(name))
         raise InputError(
             f"{path} belongs to a run with other settings ({', '.join(different)}); choose another folder, or delete it"
         )
-    return tensors, metadata
+    return tensors, progress
+
+
+def _progress(metadata: dict[str, str], path: Path) -> Progress:
+    return read_record(Progress, _json(metadata, "progress", path), path, remedy=REMEDY)
+
+
+def _json(metadata: dict[str, str], name: str, path: Path) -> Any:
+    return parse_json(metadata.get(name, "null").encode(), path)
 
 
 def _tensors(state: State) -> Iterator[tuple[str, Tensor]]:

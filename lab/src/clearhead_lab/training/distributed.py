@@ -17,8 +17,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from clearhead.errors import InputError
 
-__all__ = ["ALONE", "Processes", "Sharding", "copy_into", "join_processes", "whole_tensor"]
-
 Sharding = Literal["ddp", "fsdp"]
 
 

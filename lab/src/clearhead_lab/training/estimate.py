@@ -17,8 +17,6 @@ from clearhead_lab.training.recipe import learning_rate
 from clearhead_lab.training.recipe_file import RecipeFile
 from clearhead_lab.training.run import build_model
 
-__all__ = ["Estimate", "estimate_run"]
-
 SUSTAINED_FLOPS = 0.3 * 312e12
 """Floating-point operations per second that GPU hours assume: 30% of an A100's peak in bfloat16."""
 ADAM_STATES = {"adamw": 2, "adam": 2, "sgd": 1}

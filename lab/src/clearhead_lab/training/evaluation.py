@@ -13,18 +13,6 @@ from clearhead.errors import InputError
 from clearhead.numerics.moments import Interval, wilson_interval
 from clearhead_lab.data.masks import IGNORED
 
-__all__ = [
-    "Accuracy",
-    "Overlap",
-    "as_pixels",
-    "evaluating",
-    "measure_accuracy",
-    "measure_classifier",
-    "measure_overlap",
-    "measure_perplexity",
-    "token_losses",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:

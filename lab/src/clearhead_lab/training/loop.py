@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.records import read_record
 from clearhead.storage import lock_folder, read_lines, remove_unfinished, write_lines
 from clearhead_lab.data.batches import Batches
 from clearhead_lab.training.batches import SEED_STRIDE, seeded_generator
@@ -28,8 +29,6 @@ from clearhead_lab.training.distributed import ALONE, Processes
 from clearhead_lab.training.metrics import Metrics
 from clearhead_lab.training.recipe import Recipe, learning_rate
 from clearhead_lab.training.tasks import Task
-
-__all__ = ["DivergedError", "Stepper", "StopRequest", "read_log", "stop_at_signals", "train"]
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -226,12 +225,12 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     path = folder / LOG
     if not path.exists():
         return []
-    log = read_lines(path)
+    log = read_record(list[dict[str, Any]], read_lines(path), path, remedy="delete the folder to train again")
     for number, entry in enumerate(log, start=1):
-        if entry.get("epoch") != number:
+        if entry.get("epoch") != number or isinstance(entry["epoch"], bool):
             raise InputError(f"{path} has no entry for epoch {number}; delete the folder to train again")
         for name, value in entry.items():
-            if name.endswith("accuracy") and not 0 <= value <= 1:
+            if name.endswith("accuracy") and not (isinstance(value, int | float) and 0 <= value <= 1):
                 raise InputError(f"{path} has {name} {value} at epoch {number}, outside 0 to 1; delete the folder")
     return log
 

@@ -9,8 +9,6 @@ from typing import Any
 from clearhead.errors import InputError
 from clearhead.storage import WriteError
 
-__all__ = ["METRICS", "Metrics"]
-
 METRICS = "metrics.jsonl"
 EVERY = 20
 """Steps between two lines."""

@@ -6,8 +6,6 @@ from typing import Literal, get_args
 
 from clearhead.errors import InputError
 
-__all__ = ["Recipe", "learning_rate"]
-
 Optimizer = Literal["adamw", "adam", "sgd"]
 Schedule = Literal["cosine", "poly", "constant"]
 Precision = Literal["float32", "bfloat16"]

@@ -14,10 +14,10 @@ from typing import Any
 
 from clearhead.errors import InputError
 from clearhead.operators.named import operator_from_dict
+from clearhead.records import read_record
+from clearhead.storage import parse_toml, read_bytes
 from clearhead_lab.data.augmentation import Augmentation
 from clearhead_lab.training.recipe import Recipe
-
-__all__ = ["DataSettings", "RecipeFile", "layer_operators", "read_recipe_file", "shipped_recipes"]
 
 TASKS = ("classification", "language", "segmentation")
 MAX_BYTES = 2**20
@@ -85,15 +85,10 @@ def read_recipe_file(name: str, changes: Sequence[str] = ()) -> RecipeFile:
     if name in shipped_recipes():
         content = (resources.files("clearhead_lab") / "recipes" / f"{name}.toml").read_bytes()
     elif path.suffix == ".toml" and path.is_file():
-        content = path.read_bytes()[: MAX_BYTES + 1]
+        content = read_bytes(path, max_bytes=MAX_BYTES)
     else:
         raise InputError(f"there is no recipe {name}; give a .toml file, or one of {', '.join(shipped_recipes())}")
-    try:
-        if len(content) > MAX_BYTES:
-            raise InputError(f"{name} is larger than {MAX_BYTES:,} bytes; it is no recipe")
-        stored = tomllib.loads(content.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(f"{name} is not a TOML file: {error}") from None
+    stored = parse_toml(content, path)
     for change in changes:
         _apply(stored, change)
     sections = ("title", "task", "cost", "data", "model", "training")
@@ -160,21 +155,11 @@ def _section(file: str, stored: Mapping[str, Any], name: str) -> Mapping[str, An
 def _build(file: str, name: str, kind: type[Any], stored: Any) -> Any:
     """Return the dataclass of a section."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
-    section = dict(_section(file, {name: stored}, name))
+    section = _section(file, {name: stored}, name)
     _check_keys(file, f" in [{name}]", section, fields)
-    if kind is DataSettings and "augmentation" in section:
-        section["augmentation"] = _build(file, "data.augmentation", Augmentation, section["augmentation"])
-    for key, value in list(section.items()):
-        default = fields[key].default
-        if isinstance(default, tuple) and isinstance(value, list):  # TOML has no tuples
-            section[key] = tuple(value)
-        accepted: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float), str: (str,)}
-        if type(default) in accepted and type(value) not in accepted[type(default)]:
-            raise InputError(f"{file} has {key} = {value!r} in [{name}]; expected a value like {default!r}")
-    try:
-        return kind(**section)
-    except TypeError as error:
-        raise InputError(f"{file} has a bad section [{name}]: {error}") from None
+    if isinstance(section.get("augmentation"), dict):
+        _check_keys(file, f" in [{name}.augmentation]", section["augmentation"], Augmentation.__dataclass_fields__)
+    return read_record(kind, section, f"[{name}] of {file}", remedy="correct it", defaults=True)
 
 
 def _check_keys(file: str, where: str, stored: Mapping[str, Any], known: Collection[str]) -> None:

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
+from clearhead.loading.objects import first_line
 from clearhead.operators.named import operator_to_dict
 from clearhead_lab.data.augmentation import image_transform
 from clearhead_lab.data.batches import Batches, SampleBatches, all_samples
 from clearhead_lab.data.corpus import read_corpus
-from clearhead_lab.data.image_sets import pixel_moments, read_images
+from clearhead_lab.data.image_sets import ImageSet, pixel_moments, read_images
 from clearhead_lab.data.samples import Samples, open_samples
 from clearhead_lab.models.catalogue import build, config_of
+from clearhead_lab.models.image_sizes import check_sizes
 from clearhead_lab.models.native import KINDS, save_native
 from clearhead_lab.training.batches import TensorBatches, TokenBatches, random_changes
 from clearhead_lab.training.distributed import ALONE, Processes, whole_tensor
@@ -27,18 +29,6 @@ from clearhead_lab.training.evaluation import as_pixels, measure_classifier, mea
 from clearhead_lab.training.loop import train
 from clearhead_lab.training.recipe_file import RecipeFile, layer_operators
 from clearhead_lab.training.tasks import Classification, Evaluate, Language, Segmentation, Task
-
-__all__ = [
-    "MODEL_FOLDER",
-    "Loading",
-    "Run",
-    "TrainedModel",
-    "build_model",
-    "held_out_images",
-    "open_held_out",
-    "prepare_run",
-    "run_recipe",
-]
 
 MODEL_FOLDER = "model"
 EVALUATED_AT_ONCE = 250
@@ -81,7 +71,7 @@ DEFAULT_LOADING = Loading()
 
 def run_recipe(
     file: RecipeFile,
-    data: Path,
+    data: Path | ImageSet,
     folder: Path,
     *,
     processes: Processes = ALONE,
@@ -93,6 +83,7 @@ def run_recipe(
 ) -> TrainedModel:
     """Train the model of a recipe on the data and save it in the folder. An interrupted run continues.
 
+    data: where they are, or images that are in memory already
     loading: how images are decoded; it changes no result
     after_epoch: measures the model after every epoch, for the log, in addition to the evaluation of the task
 
@@ -125,13 +116,15 @@ def run_recipe(
     return TrainedModel(folder=folder, log=tuple(log), parameters=parameters)
 
 
-def prepare_run(file: RecipeFile, data: Path, *, loading: Loading = DEFAULT_LOADING) -> Run:
+def prepare_run(file: RecipeFile, data: Path | ImageSet, *, loading: Loading = DEFAULT_LOADING) -> Run:
     """Return the run of a recipe on the data. Raise InputError if they do not fit."""
+    if isinstance(data, ImageSet):
+        return _images_in_memory(file, data)
     try:
         if file.task == "language":
             return _language(file, data)
         if file.task == "classification" and not file.data.image_size:
-            return _images_in_memory(file, data)
+            return _images_in_memory(file, read_images(data))
         return _samples(file, data, loading)
     except InputError as error:
         if data.exists() or not file.data.get:
@@ -157,6 +150,7 @@ def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
     for attention, layers in (("attention", "layers"), ("decoder_attention", "decoder_layers")):
         if attention in settings:
             count = settings.get(layers) or (1 if name is None else getattr(config_of(name), layers))
+            check_sizes(layers=count)
             operators = layer_operators(settings[attention], layers=count)
             settings[attention] = [operator_to_dict(operator) for operator in operators]
     generator = torch.Generator().manual_seed(file.recipe.seed)
@@ -164,8 +158,10 @@ def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
         if name is not None:
             return build(name, generator=generator, **settings)
         model: nn.Module = KINDS[kind].model(KINDS[kind].from_json(settings), generator=generator)
-    except TypeError as error:
-        raise InputError(f"{file.name} has a bad section [model]: {error}") from None
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"{file.name} has a bad section [model]: {first_line(error)}") from None
     return model
 
 
@@ -183,8 +179,8 @@ def _describe(file: RecipeFile, model: nn.Module, contents: str) -> dict[str, An
     }
 
 
-def _images_in_memory(file: RecipeFile, data: Path) -> Run:
-    images, recipe = read_images(data), file.recipe
+def _images_in_memory(file: RecipeFile, images: ImageSet) -> Run:
+    recipe = file.recipe
     if file.data.take:
         taken = slice(file.data.take)
         images = dataclasses.replace(

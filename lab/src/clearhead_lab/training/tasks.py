@@ -17,8 +17,6 @@ from clearhead_lab.data.masks import IGNORED
 from clearhead_lab.training.evaluation import token_losses
 from clearhead_lab.training.recipe import Recipe
 
-__all__ = ["Classification", "Evaluate", "Language", "Segmentation", "Task", "mix_neighbours"]
-
 Evaluate = Callable[[nn.Module], Mapping[str, Any]]
 """Measures a model after an epoch, for the log."""
 

@@ -10,11 +10,11 @@ import torch
 from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.experiments.crate import segmentation
 from clearhead_lab.experiments.crate.pets import MaskedImages
-from clearhead_lab.experiments.crate.plans import VIT
 from clearhead_lab.experiments.crate.segmentation import BASELINE, CENTRE, EVERYTHING, SEGMENTATION
+from clearhead_lab.experiments.crate.training import VIT, variants
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.models.crate import Form
-from lab.tests.experiments.test_training_runs import PLAN, random_images
+from lab.tests.experiments.test_training_runs import SIZES, STUDY, random_images
 
 
 def half_masks(images: ImageSet, *, side: int) -> MaskedImages:
@@ -26,7 +26,9 @@ def half_masks(images: ImageSet, *, side: int) -> MaskedImages:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segmentation, "SIZE", 8)
-    monkeypatch.setattr(segmentation, "PETS_PLAN", dataclasses.replace(PLAN, seeds=2, forms=(Form.RELEASED,)))
+    monkeypatch.setattr(segmentation, "PATCH", 4)
+    study = dataclasses.replace(STUDY, variants=variants(Form.RELEASED, **SIZES))
+    monkeypatch.setattr(segmentation, "STUDY", study)
     monkeypatch.setattr(segmentation, "SHOWN", 2)
 
 

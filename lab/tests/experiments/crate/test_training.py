@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 
 from clearhead_lab.experiments.crate import training
-from clearhead_lab.experiments.crate.plans import VIT
+from clearhead_lab.experiments.crate.training import VIT, variants
 from clearhead_lab.experiments.experiment import Experiment, Request
+from clearhead_lab.experiments.kernel_pca.study import in_memory
 from clearhead_lab.models.crate import Form
-from lab.tests.experiments.test_training_runs import PLAN, random_images
+from clearhead_lab.training.recipe import Recipe
+from lab.tests.experiments.test_training_runs import SIZES, STUDY, random_images
 
-SMALL = dataclasses.replace(PLAN, patch_size=2, forms=(Form.RELEASED,), seeds=2)
+SMALL = dataclasses.replace(
+    STUDY,
+    small=in_memory(Recipe(epochs=2, batch_size=11, warmup=0.0), patch_size=2, layers=2, heads=2),
+    variants=variants(Form.RELEASED, **SIZES),
+)
 EXPERIMENT = Experiment(
     name="crate/small",
     title="CRATE compared with a vision transformer: random",

@@ -49,7 +49,8 @@ def test_the_losses_follow_their_definitions(operator: Softmax | Symmetric) -> N
                 own.append(_losses(q, k, heads.v[image, head].double(), heads.scale))
                 random += [_losses(q, k, values[draw, image, head], heads.scale) for draw in range(2)]
     for start, numbers in (("", own), ("random_", random)):
-        total, output, true, explained = torch.tensor(numbers, dtype=torch.float64).mean(dim=0).tolist()
+        each = torch.tensor(numbers, dtype=torch.float64)
+        total, output, true, explained = each.mean(dim=0).tolist()
         expected = {
             "published_loss": total - output, "output_square": output, "true_loss": true,
             "projected_square": total - true, "explained": explained,
@@ -58,6 +59,10 @@ def test_the_losses_follow_their_definitions(operator: Softmax | Symmetric) -> N
             # The pseudo-inverse of V^T K V, whose condition is about 1e4, loses digits in the expected numbers.
             assert measured[start + name] == pytest.approx(value, rel=1e-9), start + name
         assert measured["query_square"] == pytest.approx(total, rel=1e-12)
+        assert measured[f"median_{start}published_loss"] == pytest.approx(
+            float((each[:, 0] - each[:, 1]).quantile(0.5))
+        )
+        assert measured[f"median_{start}explained"] == pytest.approx(float(each[:, 3].quantile(0.5)))
 
 
 def test_random_maps_have_the_size_of_the_layers_own_and_differ_from_it() -> None:
@@ -96,11 +101,16 @@ def test_the_experiment_measures_before_training_and_after_every_epoch(
                 assert 0 <= point[f"{start}true_loss"] <= point["query_square"]
     page = (folder / "table.md").read_text()
     headings = [line for line in page.splitlines() if line.startswith("## ")]
-    assert headings[:4] == ["## Claimed", "## Measured", "## Measured for random values", "## Why they differ"]
-    assert headings[4:] == ["## Figures", "## Manifest"]
+    assert headings == [
+        "## Claimed", "## Measured, means as published", "## Measured, medians",
+        "## Measured for random values, means as published", "## Measured for random values, medians",
+        "## Why they differ", "## Figures", "## Manifest",
+    ]  # fmt: skip
+    ends = sorted(losses[f"softmax, seed {seed}"][-1]["true_loss"] for seed in (0, 1))
+    assert f"| {ends[0]:.2g} to {ends[1]:.2g} |" in page
     figure = (folder / "projection-loss.svg").read_text()
     assert "symmetric, random values" in figure
-    assert outcome.headline.startswith("softmax: published loss ")
+    assert outcome.headline.startswith("softmax: median published loss ")
     times = [path.stat().st_mtime_ns for path in sorted(folder.rglob("log.jsonl"))]
     assert len(times) == 4
     again = PROJECTION_LOSS.measure(request, folder)

@@ -11,13 +11,12 @@ import torch
 
 from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead_lab.data.image_sets import ImageSet, digits
-from clearhead_lab.experiments import training_runs
 from clearhead_lab.experiments.experiment import Experiment, Outcome, Request
 from clearhead_lab.experiments.robustness import attention_variants as robustness
 from clearhead_lab.experiments.robustness import runs as robustness_runs
 from clearhead_lab.experiments.robustness.attention_variants import (
-    DIGITS_PLAN,
-    FASHION_PLAN,
+    DIGITS_DESIGN,
+    FASHION_DESIGN,
     ROBUSTNESS,
     STEP_TIME,
     measure,
@@ -29,11 +28,20 @@ from clearhead_lab.experiments.robustness.variants import VARIANTS, Variant, con
 from clearhead_lab.models.native import load_native, save_native
 from clearhead_lab.models.vit import VisionTransformer
 from clearhead_lab.robustness.corruptions import CORRUPTIONS, NOISES, corrupt
+from clearhead_lab.training import run as training_run
 from clearhead_lab.training.evaluation import measure_accuracy
 from clearhead_lab.training.loop import DivergedError, Stepper
 from clearhead_lab.training.tasks import Classification
 
-PLAN = dataclasses.replace(DIGITS_PLAN, width=12, layers=2, heads=3, mlp_width=13, corrupted=37, rounds=2, seeds=2)
+DESIGN = dataclasses.replace(
+    DIGITS_DESIGN,
+    file=dataclasses.replace(
+        DIGITS_DESIGN.file, model={**DIGITS_DESIGN.file.model, "width": 12, "heads": 3, "mlp_width": 13}
+    ),
+    corrupted=37,
+    rounds=2,
+    seeds=2,
+)
 TWO = (
     Variant(name="softmax", meaning="plain", attention=lambda config: Softmax()),
     Variant(name="symmetric", meaning="by keys", attention=lambda config: Symmetric(), baselines=()),
@@ -51,7 +59,7 @@ def _run(out: Path, **changes: Any) -> Outcome:
 def _experiment(images: ImageSet) -> Experiment:
     return Experiment(
         name="here", title="", reproduces="", cost="",
-        measure=lambda request, folder: measure(images, PLAN, request, folder, TWO),
+        measure=lambda request, folder: measure(images, DESIGN, request, folder, TWO),
         report=lambda results, request: as_report(*results),
     )  # fmt: skip
 
@@ -129,12 +137,12 @@ def test_results_of_other_images_are_not_reused(done: tuple[Path, Outcome]) -> N
     out, _ = done
     images = _few(digits())
     turned = dataclasses.replace(images, train_images=images.train_images.flip(-1))
-    with pytest.raises(ValueError, match=r"belongs to a run with other settings \(contents\)"):
+    with pytest.raises(ValueError, match=r"belongs to a run with other settings \(data\)"):
         _experiment(turned).run(Request(out=out, epochs=2))
 
 
 def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = training_runs.train
+    real = training_run.train
     starts = []
 
     def fragile(model: VisionTransformer, *args: Any, **options: Any) -> Any:
@@ -143,7 +151,7 @@ def test_a_run_that_diverges_is_reported_and_the_others_go_on(tmp_path: Path, mo
             raise DivergedError("the loss is nan at step 3")
         return real(model, *args, **options)
 
-    monkeypatch.setattr(training_runs, "train", fragile)
+    monkeypatch.setattr(training_run, "train", fragile)
     outcome = _run(tmp_path, epochs=1)
     assert [run["reason"] for run in outcome.facts["runs"]] == ["", "", "", "the loss is nan at step 3"]
     assert outcome.facts["estimates"][CLEAN]["symmetric"]["count"] == 1
@@ -162,7 +170,7 @@ def test_variants_differ_in_attention_alone_and_name_their_baselines() -> None:
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
     assert {baseline for variant in VARIANTS for baseline in variant.baselines} <= set(names)
-    plain = FASHION_PLAN.vit_config(image_size=28, channels=1, classes=10)
+    plain = FASHION_DESIGN.config(image_size=28, channels=1, classes=10)
     configs = configs_of(plain, VARIANTS)
     assert len({str(config.attention) for config in configs.values()}) == len(names)
     assert all(dataclasses.replace(config, attention=Softmax()) == plain for config in configs.values())
@@ -170,13 +178,13 @@ def test_variants_differ_in_attention_alone_and_name_their_baselines() -> None:
 
 def test_every_variant_trains_saves_and_starts_alike(tmp_path: Path) -> None:
     images = digits()
-    plain = PLAN.vit_config(image_size=8, channels=1, classes=10)
-    starts = {}
+    plain = DESIGN.config(image_size=8, channels=1, classes=10)
+    starts, recipe = {}, DESIGN.file.recipe
     softmax = VisionTransformer(plain, generator=torch.Generator().manual_seed(5))
     for name, config in configs_of(plain, VARIANTS).items():
         model = VisionTransformer(config, generator=torch.Generator().manual_seed(5))
         starts[name] = {key: weight.clone() for key, weight in model.state_dict().items()}
-        step = Stepper(model, PLAN.recipe, Classification(PLAN.recipe))
+        step = Stepper(model, recipe, Classification(recipe))
         pixels, labels = images.train_images[:29].float() / 255, images.train_labels[:29]
         if name.startswith("scaled"):
             with torch.no_grad():
@@ -197,7 +205,7 @@ def test_every_variant_trains_saves_and_starts_alike(tmp_path: Path) -> None:
 def test_entries_beyond_the_bound_are_counted_by_layer() -> None:
     strict = ClampedKeys(strength=1.0)
     plain = dataclasses.replace(
-        PLAN.vit_config(image_size=8, channels=1, classes=10), attention=(Softmax(), RPC(strength=1.0))
+        DESIGN.config(image_size=8, channels=1, classes=10), attention=(Softmax(), RPC(strength=1.0))
     )
     model = VisionTransformer(plain, generator=torch.Generator().manual_seed(0))
     pixels = digits().test_images[:7].float() / 255
@@ -219,14 +227,15 @@ def test_entries_beyond_the_bound_are_counted_by_layer() -> None:
 
 def test_times_measured_alone_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(robustness, "VARIANTS", TWO)
-    monkeypatch.setattr(robustness, "FASHION_PLAN", dataclasses.replace(PLAN, patch_size=14))
+    file = dataclasses.replace(DESIGN.file, model={**DESIGN.file.model, "patch_size": 14})
+    monkeypatch.setattr(robustness, "FASHION_DESIGN", dataclasses.replace(DESIGN, file=file))
     request = Request(out=tmp_path)
     first = STEP_TIME.run(request)
     assert re.match(r"slowest is \w+, \d+\.\d\d times the time of softmax", first.headline)
     stored = json.loads((tmp_path / "rpc-step-time" / "step-time.json").read_text())
-    plan = robustness.FASHION_PLAN
-    configs = configs_of(plan.vit_config(image_size=28, channels=1, classes=10), TWO)
-    times = robustness.find_times(configs, plan, request, ROBUSTNESS.folder(tmp_path))
+    design = robustness.FASHION_DESIGN
+    configs = configs_of(design.config(image_size=28, channels=1, classes=10), TWO)
+    times = robustness.find_times(configs, design, request, ROBUSTNESS.folder(tmp_path))
     assert {name: list(seconds) for name, seconds in times.seconds.items()} == stored["result"]
     assert not ROBUSTNESS.folder(tmp_path).exists()
     again = STEP_TIME.run(request)
@@ -238,10 +247,11 @@ def test_the_page_states_the_constants_and_the_plan() -> None:
     page = (Path(__file__).parents[4] / "docs" / "experiments" / "rpc-robustness.md").read_text()
     for corruption in CORRUPTIONS:
         assert f"| {corruption.name} | {', '.join(f'{amount:g}' for amount in corruption.amounts)} |" in page
-    words, plan = " ".join(page.split()), FASHION_PLAN
-    assert f"width {plan.width}, {plan.layers} layers, {plan.heads} heads, {plan.recipe.epochs} epochs" in words
-    assert f"the first {plan.train_images:,} training images, AdamW in batches of {plan.recipe.batch_size}" in words
-    assert f"on the first {plan.corrupted:,} under eight corruptions" in words
+    words, file, model = " ".join(page.split()), FASHION_DESIGN.file, FASHION_DESIGN.file.model
+    sizes = f"width {model['width']}, {model['layers']} layers, {model['heads']} heads"
+    assert f"{sizes}, {file.recipe.epochs} epochs" in words
+    assert f"the first {file.data.take:,} training images, AdamW in batches of {file.recipe.batch_size}" in words
+    assert f"on the first {FASHION_DESIGN.corrupted:,} under eight corruptions" in words
 
 
 def test_images_that_are_not_square_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from clearhead.operators.named import Softmax, Symmetric
 from clearhead.report.columns import first_that_fits, print_columns
 from clearhead.report.tables import as_columns, as_markdown
 from clearhead_lab.experiments.experiment import Report
-from clearhead_lab.experiments.robustness.attention_variants import DIGITS_PLAN
+from clearhead_lab.experiments.robustness.attention_variants import DIGITS_DESIGN
 from clearhead_lab.experiments.robustness.comparison import CLEAN, NOISE, OTHER, compare
 from clearhead_lab.experiments.robustness.report import as_report
 from clearhead_lab.experiments.robustness.runs import Run
@@ -22,7 +22,7 @@ from clearhead_lab.experiments.robustness.step_time import StepTimes
 from clearhead_lab.experiments.robustness.variants import VARIANTS, Variant
 from clearhead_lab.robustness.corruptions import CORRUPTIONS, NOISES
 
-PLAN = DIGITS_PLAN
+DESIGN = DIGITS_DESIGN
 TWO = (
     Variant(name="softmax", meaning="plain", attention=lambda config: Softmax()),
     Variant(name="symmetric", meaning="by keys", attention=lambda config: Symmetric(), baselines=()),
@@ -67,7 +67,7 @@ def test_the_table_agrees_with_the_runs() -> None:
         [(by["softmax", s].clean - by["symmetric", s].clean) / 1000 for s in range(3)]
     )
     assert (clean.variant, clean.baseline, clean.verdict) == ("softmax", "symmetric", "higher")
-    report = as_report(comparison, PLAN)
+    report = as_report(comparison, DESIGN)
     text = _text(report)
     mean = sum(by["symmetric", s].clean for s in range(3)) / 3000
     row = next(line for line in text.splitlines() if line.startswith(f"| symmetric | {mean:.3f} ["))
@@ -96,7 +96,7 @@ def _text(report: Report) -> str:
 
 
 def _remarks(shift: dict[str, int], variants: tuple[Variant, ...] = TWO, times: StepTimes = TIMES) -> list[str]:
-    return list(as_report(compare(variants, _runs(shift), times), PLAN).remarks)
+    return list(as_report(compare(variants, _runs(shift), times), DESIGN).remarks)
 
 
 def test_remarks_name_significant_differences_and_count_the_others() -> None:
@@ -116,7 +116,7 @@ def test_the_printed_table_fits_the_terminal(width: int) -> None:
     longest = dataclasses.replace(VARIANTS[0], name=max((v.name for v in VARIANTS), key=len))
     variants = (longest, TWO[1])
     times = dataclasses.replace(TIMES, seconds={longest.name: (1.0,), "symmetric": (10.0,)})
-    table = as_report(compare(variants, _runs({longest.name: 0, "symmetric": 0}), times), PLAN).terminal
+    table = as_report(compare(variants, _runs({longest.name: 0, "symmetric": 0}), times), DESIGN).terminal
     assert table is not None
     console = Console(width=width, record=True, file=io.StringIO())
     print_columns(first_that_fits(as_columns(table), width=width), console)
@@ -129,11 +129,11 @@ def test_the_printed_table_fits_the_terminal(width: int) -> None:
 def test_the_table_shows_which_bounds_clamp() -> None:
     runs = [dataclasses.replace(run, clamped=(0.01 * run.seed, None)) for run in _runs({"softmax": 0, "symmetric": 0})]
     runs = [run if run.variant == "softmax" else dataclasses.replace(run, clamped=(None, None)) for run in runs]
-    text = _text(as_report(compare(TWO, runs, TIMES), PLAN))
+    text = _text(as_report(compare(TWO, runs, TIMES), DESIGN))
     clamped = text.split("first clamping, in per cent\n\n")[1].split("\n\n")[0]
     assert clamped.splitlines() == ["| variant | layer 1 | layer 2 |", "| --- | --- | --- |", "| softmax | 1 | - |"]
     unbounded = compare(TWO, _runs({"softmax": 0, "symmetric": 0}), TIMES)
-    assert "first clamping" not in _text(as_report(unbounded, PLAN))
+    assert "first clamping" not in _text(as_report(unbounded, DESIGN))
 
 
 def test_more_right_answers_than_images_are_refused() -> None:

@@ -10,13 +10,14 @@ import torch
 from clearhead.theories.max_margin.on_heads.choices import Sampling
 from clearhead_lab.data.image_sets import digits
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.experiments.models.vision import DIGITS_PLAN
+from clearhead_lab.experiments.models.vision import DIGITS_STUDY
 from clearhead_lab.experiments.svm import training as svm_training
 from clearhead_lab.experiments.svm.training import TRAINING, measure_heads
-from clearhead_lab.models.vit import VisionTransformer
 from clearhead_lab.training.evaluation import as_pixels
+from clearhead_lab.training.run import prepare_run
 
-HEADS = DIGITS_PLAN.layers * DIGITS_PLAN.heads
+FILE = DIGITS_STUDY.recipe(Request(out=Path()), "softmax", 0)
+HEADS = FILE.model["layers"] * FILE.model["heads"]
 SMALL = Sampling(inputs=3, queries=2, tokens=5, random=3, rotated=0, replacements=0)
 
 
@@ -29,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_head_has_its_norm_and_numbers_and_the_model_is_unchanged() -> None:
     images = digits()
-    model = VisionTransformer(DIGITS_PLAN.vit_for(images), generator=torch.Generator().manual_seed(0))
+    model = prepare_run(FILE, images).model
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model.train()
     numbers = measure_heads(model, as_pixels(images.test_images[:6]), seed=0)

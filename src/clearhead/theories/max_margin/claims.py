@@ -5,35 +5,6 @@ import dataclasses
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Direction, Requirement, Role
 
-__all__ = [
-    "ANY_TOKENS",
-    "CLAIMS",
-    "COSINE",
-    "COSINE_MAX_ENTRY",
-    "COSINE_NUCLEAR",
-    "COSINE_SPAN",
-    "EVERY_TOKEN",
-    "HEAD_SPACE_CLAIMS",
-    "HEBBIAN",
-    "HELD_OUT",
-    "LEAST_SATURATION",
-    "LOCAL",
-    "LOW_RATIO",
-    "MAJORITY",
-    "OTHER_HEAD",
-    "OTHER_POSITIONS",
-    "OTHER_QUERIES",
-    "OTHER_TOKENS",
-    "RANDOM_HEAD",
-    "RATIO",
-    "REQUIRED_SATURATION",
-    "RIDGE",
-    "ROTATED_HEAD",
-    "SATURATION",
-    "SEPARABLE",
-    "in_head_space",
-]  # fmt: skip
-
 PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
 
 RANDOM_HEAD = Control(name="a random head", fixed=True)

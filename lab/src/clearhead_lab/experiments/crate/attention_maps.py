@@ -16,8 +16,6 @@ from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Bool, Float, ShapeError
 
-__all__ = ["Overlap", "attention_maps", "best_head", "centre_prior", "foreground", "overlap", "upsampled"]
-
 
 def attention_maps(heads: Heads, *, grid: tuple[int, int], token: int = 0, first: int = 1) -> Float[Tensor, "b h y x"]:
     """Return the attention of one token to every patch, by head.

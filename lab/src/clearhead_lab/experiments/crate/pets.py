@@ -23,8 +23,6 @@ from clearhead.errors import InputError
 from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.data.listed_images import read_pet_list
 
-__all__ = ["MaskedImages", "read_pets"]
-
 ANIMAL, BACKGROUND, BORDER = 1, 2, 3
 NEAREST, BILINEAR = 0, 2  # Pillow's numbers of the methods
 

@@ -25,16 +25,24 @@ from clearhead_lab.experiments.crate.attention_maps import (
     upsampled,
 )
 from clearhead_lab.experiments.crate.pets import MaskedImages, read_pets
-from clearhead_lab.experiments.crate.plans import PETS_PLAN, configs
+from clearhead_lab.experiments.crate.training import variants
 from clearhead_lab.experiments.estimates import differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
-from clearhead_lab.experiments.training_runs import TrainedRun, train_runs
+from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, in_memory, train_study
+from clearhead_lab.models.crate import Form
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
+from clearhead_lab.training.recipe import Recipe
+from clearhead_lab.training.recipe_file import DataSettings
 
-__all__ = ["SEGMENTATION"]
-
-SIZE, MASS, IMAGES, BATCH = 64, 0.6, 1000, 100
+SIZE, PATCH, MASS, IMAGES, BATCH = 64, 8, 0.6, 1000, 100
+STUDY = Study(
+    small=in_memory(
+        Recipe(epochs=25, batch_size=64, learning_rate=1e-3, warmup=2.0, label_smoothing=0.1),
+        data=DataSettings(shift=2, flip=True), patch_size=PATCH, layers=6, heads=8,
+    ),
+    variants=variants(Form.RELEASED, crate_width=128, width=80, mlp_width=160),
+)  # fmt: skip
 SHOWN = 6
 CENTRE, EVERYTHING = "a blob in the centre", "the whole image"
 BASELINE = ", before training"
@@ -48,7 +56,7 @@ class Results:
     """The trained models, their scores, and the scores of masks that ignore the image."""
 
     data: MaskedImages
-    runs: Sequence[TrainedRun]
+    runs: Sequence[StudyRun]
     scores: Scores
     controls: Mapping[str, float]
     images: int
@@ -59,13 +67,13 @@ def measure(request: Request, folder: Path) -> Results:
     if request.data is None:
         raise InputError("give the folder of the Oxford-IIIT Pet set (images/, annotations/) with --data")
     data = read_pets(request.data, size=SIZE, progress=lambda done, total: request.progress("reading", done, total))
-    runs = train_runs(data.images, PETS_PLAN, configs(data.images, PETS_PLAN), request, folder)
+    runs = train_study(STUDY, request, data=data.images, folder=folder)
     images = min(request.inputs or IMAGES, len(data.objects))
     scores: dict[str, dict[int, dict[str, float]]] = {}
     for number, run in enumerate(runs):
-        request.progress(f"{run.name}, seed {run.seed}: maps", number, len(runs))
+        request.progress(f"{run.variant}, seed {run.seed}: maps", number, len(runs))
         model = run.model()
-        for name, subject in ((run.name, model), (run.name + BASELINE, draw_baseline(model, run.seed))):
+        for name, subject in ((run.variant, model), (run.variant + BASELINE, draw_baseline(model, run.seed))):
             scores.setdefault(name, {})[run.seed] = score_heads(overlap_by_head(subject, data, images=images))
     return Results(data=data, runs=runs, scores=scores, controls=score_controls(data, images=images), images=images)
 
@@ -79,7 +87,7 @@ def mean_overlap(masks: Tensor, data: MaskedImages) -> Array:
 
 def last_maps(model: nn.Module, images: Tensor) -> Tensor:
     """Return the attention of the class token in the last layer, (images, heads, y, x)."""
-    side = SIZE // PETS_PLAN.patch_size
+    side = SIZE // PATCH
     calls: list[Heads] = []
     with torch.no_grad(), capture(model.eval(), keep=calls.append):
         model(as_pixels(images))
@@ -105,7 +113,7 @@ def score_heads(heads: Array) -> dict[str, float]:
 
 def score_controls(data: MaskedImages, *, images: int) -> dict[str, float]:
     """Return the mIoU, on the odd images, of masks that are the same for every image."""
-    side = SIZE // PETS_PLAN.patch_size
+    side = SIZE // PATCH
     masks = {CENTRE: foreground(centre_prior((side, side)), mass=MASS), EVERYTHING: torch.ones(side, side).bool()}
     subset = MaskedImages(images=data.images, objects=data.objects[:images], counted=data.counted[:images])
     return {
@@ -126,8 +134,8 @@ def report(results: Results, request: Request) -> Report:
         headline="; ".join(f"{name} {plus_minus(over_runs(list(each.values())))}" for name, each in best.items())
         + f"; {CENTRE} {decimals(controls[CENTRE])}",
         setting=(
-            f"Oxford-IIIT Pet, {SIZE} x {SIZE} pixels, patches of {PETS_PLAN.patch_size}, labels cat and dog; "
-            f"{len(request.seed_list(PETS_PLAN.seeds))} seeds, {results.images} test images. The patches that hold "
+            f"Oxford-IIIT Pet, {SIZE} x {SIZE} pixels, patches of {PATCH}, labels cat and dog; "
+            f"{len(request.seed_list(STUDY.seeds))} seeds, {results.images} test images. The patches that hold "
             f"{MASS:.0%} of the class token's attention in the last layer are compared with masks drawn by people, "
             "without borders: intersection over union, mean of animal and background, mean over images. The best head "
             "is chosen on the even images; all scores are on the odd images. Intervals are 95 % Student intervals over "
@@ -145,7 +153,7 @@ def report(results: Results, request: Request) -> Report:
         facts={
             "scores": {name: {str(seed): dict(s) for seed, s in by_seed.items()} for name, by_seed in scores.items()},
             "controls": dict(controls),
-            "accuracy": {f"{run.name}, seed {run.seed}": run.accuracy.value for run in results.runs},
+            "accuracy": {f"{run.variant}, seed {run.seed}": run.accuracy.value for run in results.runs},
         },
     )
 
@@ -159,7 +167,7 @@ def _table(results: Results) -> Table:
         ]
         return [*models, *(decimals(value) for value in results.controls.values())]
 
-    accuracy = {name: [run.accuracy.value for run in results.runs if run.name == name] for name in names}
+    accuracy = {name: [run.accuracy.value for run in results.runs if run.variant == name] for name in names}
     return [
         Field(title="map", cells=names, text=True),
         Field(title="best head", cells=cells("best")),
@@ -180,10 +188,10 @@ def draw(results: Results) -> Figure:
     ]
     for run in results.runs:
         if run.seed == results.runs[0].seed:
-            maps = last_maps(run.model(), images)[:, int(results.scores[run.name][run.seed]["head"])]
+            maps = last_maps(run.model(), images)[:, int(results.scores[run.variant][run.seed]["head"])]
             masks = upsampled(foreground(maps, mass=MASS), (SIZE, SIZE))
             columns += [
-                (run.name.removesuffix(", released"), [each.numpy() for each in maps]),
+                (run.variant.removesuffix(", released"), [each.numpy() for each in maps]),
                 (f"its {MASS:.0%}", [_masked(i, mask.numpy()) for i, mask in zip(pixels, masks, strict=True)]),
             ]
     return draw_images(columns, title="Attention of the class token, as maps and masks")

@@ -24,8 +24,6 @@ from clearhead_lab.theorems.coding_rate.steps import (
     released_step,
 )
 
-__all__ = ["SIGN_TABLE", "UNCHANGED", "count_signs", "measure"]
-
 TOKENS, WIDTH, HEADS, HEAD_WIDTH = 128, 32, 4, 8
 ERRORS = (1.0, 0.5, 0.1)
 CELLS = {f"{kind}, eps = {eps:g}": {"kind": str(kind), "eps": eps} for kind in TokenDistribution for eps in ERRORS}

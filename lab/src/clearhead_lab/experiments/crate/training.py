@@ -5,6 +5,7 @@ both fall with depth. Here both are also measured for the same models before tra
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +18,39 @@ from clearhead.audit.judging import Summary, summarise
 from clearhead.audit.run import audit
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, plus_minus
+from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet, digits
-from clearhead_lab.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
-from clearhead_lab.experiments.crate.plans import DIGITS_PLAN, FASHION_PLAN, configs
+from clearhead_lab.experiments.cache import code_fingerprint, remembered
 from clearhead_lab.experiments.estimates import differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
+from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, Variants, in_memory, train_study
 from clearhead_lab.experiments.models.vision import fashion_mnist
-from clearhead_lab.experiments.training_runs import Plan, TrainedRun, train_runs
+from clearhead_lab.models.crate import Form
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
+from clearhead_lab.training.recipe import Recipe
+from clearhead_lab.training.recipe_file import DataSettings
 
-__all__ = ["CRATE_DIGITS", "CRATE_FASHION", "measure", "report"]
+VIT = "ViT"
+
+
+def variants(*forms: Form, crate_width: int, width: int, mlp_width: int) -> Variants:
+    """Return CRATE in every form, and a vision transformer of about the same size, which is less wide."""
+    crate = {f"CRATE, {form}": {"kind": "crate", "width": crate_width, "form": str(form)} for form in forms}
+    return {**crate, VIT: {"kind": "vision-transformer", "width": width, "mlp_width": mlp_width}}
+
+
+FASHION_STUDY = Study(
+    small=in_memory(Recipe(epochs=3, learning_rate=1e-3, label_smoothing=0.1), patch_size=4, layers=6, heads=8),
+    variants=variants(Form.RELEASED, crate_width=160, width=96, mlp_width=208),
+)
+DIGITS_STUDY = Study(
+    small=in_memory(
+        Recipe(epochs=40, batch_size=64, learning_rate=2e-3, warmup=3.0), data=DataSettings(shift=1),
+        patch_size=2, layers=4, heads=4,
+    ),
+    variants=variants(Form.RELEASED, Form.TIED, Form.NEGATED, Form.PAPER, crate_width=52, width=32, mlp_width=64),
+)  # fmt: skip
 
 IMAGES, BATCH = 100, 25
 BASELINES, SPACING = 5, 1000
@@ -45,36 +68,36 @@ class Results:
     """
 
     images: ImageSet
-    plan: Plan
-    runs: Sequence[TrainedRun]
+    study: Study
+    runs: Sequence[StudyRun]
     layers: Mapping[str, Sequence[Mapping[str, Any]]]
     inputs: int
 
 
-def measure(images: ImageSet, plan: Plan, request: Request, folder: Path) -> Results:
+def measure(images: ImageSet, study: Study, request: Request, folder: Path) -> Results:
     """Train every model from every seed, and audit its layers together with the untrained model."""
-    runs = train_runs(images, plan, configs(images, plan), request, folder)
+    runs = train_study(study, request, data=images, folder=folder)
     inputs = min(request.inputs or IMAGES, len(images.test_images))
     layers: dict[str, list[Mapping[str, Any]]] = {}
     for number, run in enumerate(runs):
-        request.progress(f"{run.name}, seed {run.seed}: layers", number, len(runs))
+        request.progress(f"{run.variant}, seed {run.seed}: layers", number, len(runs))
         tensors = (*run.model().state_dict().values(), images.test_images[:inputs])
         # An audit uses most of the package, so its result depends on all code.
         key = {"code": code_fingerprint(), "tensors": tensor_fingerprint(tensors), "torch": torch.__version__}
         path = run.folder / "layers.json"
-        stored = load_cached(path, key, notice=request.notice)
-        result = stored["result"] if stored is not None else store(path, key, audit_layers(run, images, inputs=inputs))
-        layers.setdefault(run.name, []).append(result)
-    return Results(images=images, plan=plan, runs=runs, layers=layers, inputs=inputs)
+        audit_run = functools.partial(audit_layers, run, images, inputs=inputs)
+        audited = remembered(path, key, audit_run, notice=request.notice, kind=dict[str, Any])
+        layers.setdefault(run.variant, []).append(audited)
+    return Results(images=images, study=study, runs=runs, layers=layers, inputs=inputs)
 
 
-def audit_layers(run: TrainedRun, images: ImageSet, *, inputs: int) -> dict[str, Any]:
+def audit_layers(run: StudyRun, images: ImageSet, *, inputs: int) -> dict[str, Any]:
     """Return the coding-rate audit of one model with its baseline: curves by layer, and medians over heads."""
     model = run.model()
     batches = list(torch.split(as_pixels(images.test_images[:inputs]), BATCH))
     baselines = (draw_baseline(model, run.seed + SPACING * draw) for draw in range(BASELINES))
     record = audit(
-        model, batches, theories=["coding-rate"], claims="all", baseline=baselines, seed=run.seed, name=run.name
+        model, batches, theories=["coding-rate"], claims="all", baseline=baselines, seed=run.seed, name=run.variant
     )
     return {
         "curves": [_curve(dataclasses.asdict(curve)) for curve in record.curves],
@@ -102,15 +125,16 @@ def _finite(value: float) -> float | None:
 
 def report(results: Results, request: Request) -> Report:
     """Tabulate accuracy, the claims about layers, and every curve."""
-    names, plan, images = list(results.layers), results.plan, results.images
-    accuracy = {name: {run.seed: run.accuracy.value for run in results.runs if run.name == name} for name in names}
+    names, study, images = list(results.layers), results.study, results.images
+    file = study.recipe(request, names[0], request.seed)
+    accuracy = {name: {run.seed: run.accuracy.value for run in results.runs if run.variant == name} for name in names}
     compared = differences({"accuracy": accuracy}, [(name, names[-1]) for name in names[:-1]])
     return Report(
         headline="; ".join(f"{name} {plus_minus(over_runs(list(accuracy[name].values())))}" for name in names),
         setting=(
             f"{images.name}: {len(images.train_images):,} training and {len(images.test_images):,} test images, "
-            f"{plan.recipe_of(request).epochs} epochs, {plan.layers} layers of {plan.heads} heads, "
-            f"{len(request.seed_list(plan.seeds))} seeds. Intervals are 95 % Student intervals over seeds. Layers are "
+            f"{file.recipe.epochs} epochs, {file.model['layers']} layers of {file.model['heads']} heads, "
+            f"{len(request.seed_list(study.seeds))} seeds. Intervals are 95 % Student intervals over seeds. Layers are "
             f"measured on {results.inputs} test images; values of claims are medians over heads, means over seeds."
         ),
         sections=[
@@ -125,7 +149,7 @@ def report(results: Results, request: Request) -> Report:
 
 
 def _accuracy_table(results: Results, accuracy: Mapping[str, Mapping[int, float]]) -> Table:
-    parameters = {run.name: run.parameters for run in results.runs}
+    parameters = {run.variant: run.parameters for run in results.runs}
     values = [list(by_seed.values()) for by_seed in accuracy.values()]
     return [
         Field(title="model", cells=list(accuracy), text=True),
@@ -218,14 +242,14 @@ def draw(results: Results) -> Figure:
 
 
 def _experiment(
-    name: str, images: Callable[[Request], ImageSet], plan: Plan, *, reproduces: str, cost: str, options: set[str]
+    name: str, images: Callable[[Request], ImageSet], study: Study, *, reproduces: str, cost: str, options: set[str]
 ) -> Experiment:
     return Experiment(
         name=name,
         title=f"CRATE compared with a vision transformer: {name.removeprefix('crate/')}",
         reproduces=reproduces,
         cost=cost,
-        measure=lambda request, folder: measure(images(request), plan, request, folder),
+        measure=lambda request, folder: measure(images(request), study, request, folder),
         report=report,
         options=frozenset({"epochs", "seeds", "inputs", *options}),
     )
@@ -234,7 +258,7 @@ def _experiment(
 CRATE_FASHION = _experiment(
     "crate/fashion-mnist",
     lambda request: fashion_mnist(request.data),
-    FASHION_PLAN,
+    FASHION_STUDY,
     reproduces="CRATE and a ViT of about the same size, with rate and sparsity by layer (Yu et al. 2023, 2306.01129)",
     cost="1.5 h",
     options={"data"},
@@ -242,7 +266,7 @@ CRATE_FASHION = _experiment(
 CRATE_DIGITS = _experiment(
     "crate/digits",
     lambda request: digits(),
-    DIGITS_PLAN,
+    DIGITS_STUDY,
     reproduces="the same on scikit-learn's digits, with four forms of CRATE: released, tied, negated, paper",
     cost="10 min",
     options=set(),

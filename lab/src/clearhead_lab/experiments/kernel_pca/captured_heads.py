@@ -9,8 +9,6 @@ from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.controls import RandomMaps
 from clearhead_lab.training.evaluation import evaluating
 
-__all__ = ["capture_layers", "random_map_values"]
-
 
 def capture_layers(model: nn.Module, images: Float[Tensor, "b c y x"]) -> list[Heads]:
     """Return the heads of every layer. The model runs in evaluation mode and gets its mode back."""

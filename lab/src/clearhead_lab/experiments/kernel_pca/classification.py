@@ -33,8 +33,6 @@ from clearhead_lab.models.native import load_native
 from clearhead_lab.robustness.attacks import fgsm, pgd
 from clearhead_lab.training.evaluation import as_pixels
 
-__all__ = ["CLASSIFICATION", "attacked_accuracy"]
-
 STUDY = Study(
     small="vit-cifar-10-small",
     paper="deit-tiny-imagenet",

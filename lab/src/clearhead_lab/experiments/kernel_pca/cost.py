@@ -40,8 +40,6 @@ from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import RecipeFile, layer_operators
 from clearhead_lab.training.tasks import Classification
 
-__all__ = ["COST", "Costs", "forward_seconds", "peak_memory"]
-
 STUDY = Study(
     small="vit-cifar-10-small",
     paper="deit-tiny-imagenet",

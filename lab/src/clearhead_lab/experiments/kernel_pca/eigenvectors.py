@@ -17,8 +17,6 @@ from clearhead_lab.experiments.experiment import Experiment, Report, Request
 from clearhead_lab.experiments.kernel_pca.captured_heads import capture_layers, random_map_values
 from clearhead_lab.experiments.kernel_pca.study import SOFTMAX, Study, StudyRun, dry_run, study_images, train_study
 
-__all__ = ["EIGENVECTORS", "LayerGammas", "measure_gammas"]
-
 STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=SOFTMAX)
 IMAGES = 32
 TRAINED, BEFORE, THEOREM = "the trained model", "before training", "the theorem's values"

@@ -18,6 +18,8 @@ from clearhead_lab.data.corpus import Corpus, read_corpus
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
 from clearhead_lab.experiments.floor import Floor
 from clearhead_lab.experiments.kernel_pca.study import (
+    CLAMPED_KEYS,
+    RPC,
     SOFTMAX,
     SYMMETRIC,
     Study,
@@ -33,8 +35,6 @@ from clearhead_lab.experiments.kernel_pca.study import (
 )  # fmt: skip
 from clearhead_lab.robustness.text import GENERIC_WORD, PIECE, TEXT_ATTACKS
 from clearhead_lab.training.evaluation import measure_perplexity
-
-__all__ = ["LANGUAGE", "attacked_perplexity"]
 
 SHARES = (0.025, 0.05, 0.1)
 SHARE = SHARES[-1]
@@ -56,8 +56,8 @@ DIFFER = (
 
 def _robust(layers: int) -> Variants:
     return {
-        "clamped keys": first_layers('operator = "clamped", strength = 4.0', layers),
-        "RPC": first_layers('operator = "rpc", iterations = 4, strength = 4.0', layers),
+        "clamped keys": {"attention": first_layers(CLAMPED_KEYS, layers)},
+        "RPC": {"attention": first_layers(RPC, layers)},
     }
 
 

@@ -9,8 +9,6 @@ from torch.utils._pytree import tree_leaves
 
 from clearhead.private_names import DispatchMode
 
-__all__ = ["peak_bytes"]
-
 
 def peak_bytes(compute: Callable[[], Any]) -> int:
     """Return the largest number of bytes of tensors that `compute` created and that exist at the same time.

@@ -1,5 +1,6 @@
 """Figure 1: the projection loss over training, as published and corrected, for the model's values and random ones."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from clearhead.heads import Heads
 from clearhead.report.plots import finish_panel, make_panels, plot_range
-from clearhead.report.tables import Field, Table, over_runs, significant
+from clearhead.report.tables import Field, Table
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.loss import (
     Queries,
@@ -33,8 +34,6 @@ from clearhead_lab.experiments.kernel_pca.study import (
     train_study,
 )  # fmt: skip
 
-__all__ = ["PROJECTION_LOSS", "projection_losses"]
-
 STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants={**SOFTMAX, **SYMMETRIC})
 IMAGES, DRAWS = 32, 4
 """Test images on which the loss is measured, and random value maps."""
@@ -46,8 +45,8 @@ MEASURES = {
     "projected_square": "projected",
     "explained": "explained",
 }
-RANDOM = "random_"
-"""Begins the names of measures for random values."""
+RANDOM, MEDIAN = "random_", "median_"
+"""Begin the names of measures for random values, and of medians instead of means."""
 CLAIMED = (
     "The projection loss of ViT-tiny, the mean over batch, heads and layers, falls over training (Figure 1). That is "
     "read as evidence that attention learns to project queries on the principal axes of the keys."
@@ -60,7 +59,8 @@ DIFFER = (
     "keys alone, so that a loss can fall whatever the values are. The same numbers for random value maps show what "
     "the values contribute. The released code computes another quantity: it leaves the scale out of |phi(q)|^2, uses "
     "one key for g, and takes the logarithm. A query far from all keys has a very large |phi(q)|^2, and a few of them "
-    "determine the means of softmax attention; with symmetric attention |phi(q)|^2 is at most 1. The model, the images "
+    "determine the means of softmax attention, which then differ between seeds by powers of ten and say no more than "
+    "that; with symmetric attention |phi(q)|^2 is at most 1. The model, the images "
     "and the training here are far smaller than ViT-tiny on ImageNet-1K."
 )
 
@@ -68,24 +68,28 @@ DIFFER = (
 def projection_losses(
     model: nn.Module, images: Float[Tensor, "b c y x"], *, draws: int = DRAWS, seed: int = 0
 ) -> dict[str, float]:
-    """Return the losses and their terms: means over images, heads and layers, for the model's values and random ones.
+    """Return the losses and their terms for the model's values and random ones, over images, heads and layers.
+
+    Means are as published; the medians of the same numbers do not depend on a few queries far from all keys.
 
     query_square is |phi(q)|^2 and output_square |h|^2, the terms of the published loss. projected_square is the part of
     |phi(q)|^2 within the span of the values' axes: the corrected loss is query_square - projected_square. `explained`
     is its share of query_square, by head.
     """
     by_layer = [_of_layer(heads, draws=draws, seed=seed) for heads in capture_layers(model, images)]
-    return {name: float(torch.stack([layer[name] for layer in by_layer]).mean()) for name in by_layer[0]}
+    means = {name: torch.stack([layer[name].mean() for layer in by_layer]).mean() for name in by_layer[0]}
+    numbers = {name: torch.cat([layer[name].flatten() for layer in by_layer]) for name in by_layer[0]}
+    medians = {MEDIAN + name: x.quantile(0.5) for name, x in numbers.items()}
+    return {name: float(x) for name, x in {**means, **medians}.items()}
 
 
 def _of_layer(heads: Heads, *, draws: int, seed: int) -> dict[str, Tensor]:
-    """Return the means over the heads of one layer."""
+    """Return the numbers of the images and heads of one layer, for random values also of every draw."""
     space = key_space(heads.k, scale=heads.scale)
     queries = queries_in_space(space, heads.q.unsqueeze(-3))
     own = _of_values(space, queries, heads.v.double())
     random = _of_values(space, queries, random_map_values(heads, draws=draws, seed=seed))
-    numbers = {QUERY: queries.log_mean_square.exp(), **own, **{RANDOM + name: x for name, x in random.items()}}
-    return {name: x.mean() for name, x in numbers.items()}
+    return {QUERY: queries.log_mean_square.exp(), **own, **{RANDOM + name: x for name, x in random.items()}}
 
 
 def _of_values(space: KeySpace, queries: Queries, v: Float[Tensor, "*t m e"]) -> dict[str, Tensor]:
@@ -108,7 +112,7 @@ def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, list[Mappin
     count = request.inputs or IMAGES
     measure = partial(projection_losses, images=study_images(STUDY, request, count), seed=request.seed)
     # The log holds the losses, so runs with another number of images are other runs.
-    runs = train_study(STUDY, request, folder=folder / f"{count}-images", after_epoch=measure)
+    runs = train_study(STUDY, request, folder=folder / f"losses-{count}-images", after_epoch=measure)
     return [(run, [measure(run.initial_model()), *run.log]) for run in runs]
 
 
@@ -122,13 +126,14 @@ def _report(results: Sequence[tuple[StudyRun, Sequence[Mapping[str, float]]]] | 
     return Report(
         headline="; ".join(_headline(variant, list(by_seed.values())) for variant, by_seed in curves.items()),
         setting=f"Recipe {recipe.name}, {recipe.recipe.epochs} epochs, {len(results)} runs. Losses on the first "
-        f"{request.inputs or IMAGES} test images: means over images, heads and layers, then over seeds with 95% "
-        f"intervals. Random values: {DRAWS} random value maps with the singular values of the layer's own. Bands of "
-        "the figure are ranges over seeds.",
+        f"{request.inputs or IMAGES} test images, over images, heads and layers; cells and bands of the figure are "
+        f"ranges over seeds. Random values: {DRAWS} random value maps with the singular values of the layer's own.",
         sections=[
             ("Claimed", CLAIMED),
-            ("Measured", _table(curves, "")),
-            ("Measured for random values", _table(curves, RANDOM)),
+            ("Measured, means as published", _table(curves, "")),
+            ("Measured, medians", _table(curves, MEDIAN)),
+            ("Measured for random values, means as published", _table(curves, RANDOM)),
+            ("Measured for random values, medians", _table(curves, MEDIAN + RANDOM)),
             ("Why they differ", DIFFER),
         ],
         figures={"projection-loss.svg": lambda: _draw(curves)},
@@ -142,23 +147,28 @@ def _report(results: Sequence[tuple[StudyRun, Sequence[Mapping[str, float]]]] | 
 
 
 def _names() -> list[str]:
-    return [QUERY, *MEASURES, *(RANDOM + name for name in MEASURES)]
+    means = [QUERY, *MEASURES, *(RANDOM + name for name in MEASURES)]
+    return [*means, *(MEDIAN + name for name in means)]
 
 
 def _headline(variant: str, curves: Sequence[Sequence[Mapping[str, float]]]) -> str:
-    def mean(name: str, epoch: int) -> float:
-        return sum(curve[epoch][name] for curve in curves) / len(curves)
+    def over_seeds(name: str, epoch: int) -> float:
+        return statistics.median(curve[epoch][MEDIAN + name] for curve in curves)
 
-    loss, random = ((mean(name, 0), mean(name, -1)) for name in ("published_loss", f"{RANDOM}published_loss"))
+    loss, random = (
+        (over_seeds(name, 0), over_seeds(name, -1)) for name in ("published_loss", f"{RANDOM}published_loss")
+    )
+    explained, of_random = (100 * over_seeds(name, -1) for name in ("explained", f"{RANDOM}explained"))
     return (
-        f"{variant}: published loss {loss[0]:.2g} to {loss[1]:.2g} (random values {random[0]:.2g} to {random[1]:.2g}), "
-        f"explained {100 * mean('explained', -1):.2g}% (random {100 * mean(f'{RANDOM}explained', -1):.2g}%)"
+        f"{variant}: median published loss {loss[0]:.2g}, after training {loss[1]:.2g} (random values {random[0]:.2g}, "
+        f"{random[1]:.2g}), explained {explained:.2g}% (random {of_random:.2g}%)"
     )
 
 
 def _table(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]], start: str) -> Table:
     rows = [(variant, name, epoch) for variant in curves for name, epoch in (("before", 0), ("after", -1))]
-    titles = {QUERY: "|phi(q)|^2", **{start + name: title for name, title in MEASURES.items()}}
+    query = start.removesuffix(RANDOM) + QUERY
+    titles = {query: "|phi(q)|^2", **{start + name: title for name, title in MEASURES.items()}}
     return [
         Field(title="variant", cells=[variant for variant, _, _ in rows], text=True),
         Field(title="training", cells=[name for _, name, _ in rows], text=True),
@@ -166,14 +176,18 @@ def _table(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]], st
             Field(
                 title=title,
                 cells=[
-                    significant(over_runs([curve[epoch][name] for curve in curves[variant].values()]))
-                    for variant, _, epoch in rows
+                    _range([curve[epoch][name] for curve in curves[variant].values()]) for variant, _, epoch in rows
                 ],
                 rank=0 if name.endswith("loss") else 1,
             )
             for name, title in titles.items()
         ),
     ]
+
+
+def _range(values: Sequence[float]) -> str:
+    """Return the smallest and the largest value: a mean of seeds that differ by powers of ten is the largest alone."""
+    return " to ".join(f"{value:.2g}" for value in sorted({min(values), max(values)}))
 
 
 def _draw(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]]) -> Any:

@@ -37,8 +37,6 @@ from clearhead_lab.robustness.results import SanityLine, budget_text
 from clearhead_lab.training.evaluation import as_pixels, measure_accuracy
 from clearhead_lab.training.run import MODEL_FOLDER
 
-__all__ = ["VARIANT_ROBUSTNESS", "measure_robustness"]
-
 STUDY = Study(
     small="vit-cifar-10-small",
     paper="deit-tiny-imagenet",

@@ -20,8 +20,6 @@ from clearhead_lab.experiments.kernel_pca.study import (
     train_study,
 )  # fmt: skip
 
-__all__ = ["SCALED_TRAINING"]
-
 STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants={**SOFTMAX, **SCALED})
 CLAIMED = (
     "Asymmetric ViT-tiny on ImageNet-1K: top-1 73.02 for scaled attention with a scalar against 72.18 for softmax; "

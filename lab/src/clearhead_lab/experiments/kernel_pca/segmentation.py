@@ -18,11 +18,15 @@ from clearhead_lab.data.batches import all_samples
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
 from clearhead_lab.experiments.floor import Floor
 from clearhead_lab.experiments.kernel_pca.study import (
+    CLAMPED_KEYS,
+    RPC,
+    Settings,
     Study,
     StudyRun,
     Variants,
     compared,
     dry_run,
+    first_layers,
     how_compared,
     measure_study,
     measured_table,
@@ -32,8 +36,6 @@ from clearhead_lab.robustness.corruptions import CORRUPTIONS
 from clearhead_lab.training.evaluation import Overlap, measure_overlap
 from clearhead_lab.training.recipe_file import RecipeFile, read_recipe_file
 from clearhead_lab.training.run import open_held_out
-
-__all__ = ["SEGMENTER", "corrupted_overlap"]
 
 SEVERITIES = (1, 3, 5)
 IMAGES = 500
@@ -53,17 +55,16 @@ DIFFER = (
 )
 
 
-def _both(first: str, others: str = "symmetric") -> tuple[str, ...]:
-    """Return the changes that use an operator in block 0 of the encoder and of the decoder, and another elsewhere."""
-    operators = f'{{operator = "{others}", layers = {{0 = {{{first}}}}}}}'
-    return f"model.attention={operators}", f"model.decoder_attention={operators}"
+def _both(first: Settings, others: str = "symmetric") -> Settings:
+    """Return the settings with an operator in block 0 of the encoder and of the decoder, and another elsewhere."""
+    return dict.fromkeys(("attention", "decoder_attention"), first_layers(first, others=others))
 
 
 VARIANTS: Variants = {
-    "softmax": _both('operator = "softmax"', "softmax"),
-    "symmetric": _both('operator = "symmetric"'),
-    "clamped keys": _both('operator = "clamped", strength = 4.0'),
-    "RPC": _both('operator = "rpc", iterations = 6, strength = 4.0'),
+    "softmax": _both({"operator": "softmax"}, "softmax"),
+    "symmetric": _both({"operator": "symmetric"}),
+    "clamped keys": _both(CLAMPED_KEYS),
+    "RPC": _both({**RPC, "iterations": 6}),
 }
 STUDY = Study(small="segmenter-pets-small", paper="segmenter-ade20k", variants=VARIANTS)
 

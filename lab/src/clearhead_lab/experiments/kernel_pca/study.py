@@ -6,61 +6,63 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.report.tables import Estimate, Field, Table, decimals, mean_of, over_runs, plus_minus
+from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.experiments.cache import cached
 from clearhead_lab.experiments.estimates import POWER, Difference, differences
 from clearhead_lab.experiments.experiment import SHARED_RUNS, Report, Request
 from clearhead_lab.experiments.floor import DID_NOT_TRAIN, Floor
-from clearhead_lab.models.native import load_native
+from clearhead_lab.models.native import draw_baseline, load_native
 from clearhead_lab.training.estimate import estimate_run
-from clearhead_lab.training.loop import DivergedError
-from clearhead_lab.training.recipe_file import RecipeFile, read_recipe_file
-from clearhead_lab.training.run import MODEL_FOLDER, held_out_images, run_recipe
+from clearhead_lab.training.evaluation import Accuracy
+from clearhead_lab.training.loop import LOG, DivergedError
+from clearhead_lab.training.recipe import Recipe
+from clearhead_lab.training.recipe_file import DataSettings, RecipeFile, read_recipe_file
+from clearhead_lab.training.run import MODEL_FOLDER, held_out_images, prepare_run, run_recipe
 from clearhead_lab.training.tasks import Evaluate
 
-__all__ = [
-    "ASYMMETRIC_RPC", "CLAMPED", "RPC_ALL", "RPC_FIRST", "SCALED", "SOFTMAX", "SYMMETRIC", "Study", "StudyRun",
-    "Variants", "chance", "compared", "dry_run", "first_layers", "how_compared", "measure_study", "measured_table",
-    "study_images", "train_study",
-]  # fmt: skip
-
-Variants = Mapping[str, Sequence[str]]
-"""Changes of the recipe by the name of the variant."""
+Settings = Mapping[str, Any]
+Variants = Mapping[str, Settings]
+"""Settings of the model, which replace those of the recipe, by the name of the variant."""
 
 
-def first_layers(operator: str, count: int = 1) -> tuple[str, ...]:
-    """Return the change that uses an operator in the first layers and symmetric attention in the others."""
-    layers = ", ".join(f"{number} = {{{operator}}}" for number in range(count))
-    return (f'model.attention={{operator = "symmetric", layers = {{{layers}}}}}',)
+def first_layers(operator: Settings, count: int = 1, *, others: str = "symmetric") -> Settings:
+    """Return the attention with an operator in the first layers and another in the others, as recipes have it."""
+    return {"operator": others, "layers": dict.fromkeys(range(count), operator)}
 
 
-SOFTMAX: Variants = {"softmax": ('model.attention="softmax"',)}
-SYMMETRIC: Variants = {"symmetric": ('model.attention="symmetric"',)}
-CLAMPED: Variants = {"clamped keys": first_layers('operator = "clamped", strength = 4.0')}
-RPC_FIRST: Variants = {"RPC, layer 0": first_layers('operator = "rpc", iterations = 4, strength = 4.0')}
-RPC_ALL: Variants = {"RPC, all layers": ('model.attention={operator = "rpc", iterations = 2, strength = 3.0}',)}
+CLAMPED_KEYS: Settings = {"operator": "clamped", "strength": 4.0}
+RPC: Settings = {"operator": "rpc", "iterations": 4, "strength": 4.0}
+SOFTMAX: Variants = {"softmax": {"attention": "softmax"}}
+SYMMETRIC: Variants = {"symmetric": {"attention": "symmetric"}}
+CLAMPED: Variants = {"clamped keys": {"attention": first_layers(CLAMPED_KEYS)}}
+RPC_FIRST: Variants = {"RPC, layer 0": {"attention": first_layers(RPC)}}
+RPC_ALL: Variants = {"RPC, all layers": {"attention": {**RPC, "iterations": 2, "strength": 3.0}}}
 ASYMMETRIC_RPC: Variants = {
-    "asymmetric RPC, layer 0": (
-        'model.attention={operator = "softmax", layers = {0 = {operator = "rpc", iterations = 4, strength = 4.0, '
-        'queries = "given"}}}',
-    )
+    "asymmetric RPC, layer 0": {"attention": first_layers({**RPC, "queries": "given"}, others="softmax")}
 }
-SCALED: Variants = {"scaled": ('model.attention="scaled"',)}
+SCALED: Variants = {"scaled": {"attention": "scaled"}}
+PLAIN = DataSettings()
+
+
+def in_memory(recipe: Recipe, *, data: DataSettings = PLAIN, **model: Any) -> RecipeFile:
+    """Return the recipe of a classification of images that are in memory. model: its settings"""
+    return RecipeFile(name="in-memory", title="", task="classification", model=model, data=data, recipe=recipe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
     """The recipes of the two scales, the variants, and the number of seeds of each.
 
-    paper_variants: changes that replace those of a variant at the scale of the paper
+    small, paper: a recipe, or the name of one
+    paper_variants: settings that replace those of a variant at the scale of the paper
     """
 
-    small: str
-    paper: str
+    small: str | RecipeFile
+    paper: str = ""
     variants: Variants
     seeds: int = 3
     paper_variants: Variants = field(default_factory=dict)
@@ -68,23 +70,36 @@ class Study:
     def recipe(self, request: Request, variant: str, seed: int) -> RecipeFile:
         """Return the recipe of a variant at the scale of the request."""
         replaced = self.paper_variants if request.scale == "paper" else {}
-        changes = [*replaced.get(variant, self.variants[variant]), f"training.seed={seed}"]
-        file = read_recipe_file(self.paper if request.scale == "paper" else self.small, changes)
-        if request.epochs is None:
-            return file
-        warmup = min(file.recipe.warmup, request.epochs / 4)
-        return dataclasses.replace(file, recipe=dataclasses.replace(file.recipe, epochs=request.epochs, warmup=warmup))
+        named = self.paper if request.scale == "paper" else self.small
+        file = read_recipe_file(named) if isinstance(named, str) else named
+        recipe = dataclasses.replace(file.recipe, seed=seed)
+        if request.epochs is not None:
+            recipe = dataclasses.replace(recipe, epochs=request.epochs, warmup=min(recipe.warmup, request.epochs / 4))
+        settings = replaced.get(variant, self.variants[variant])
+        return dataclasses.replace(file, model={**file.model, **settings}, recipe=recipe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRun:
-    """One trained variant: its log, its number of parameters, and the folder of its model."""
+    """One trained variant: its log, its number of parameters, and the folder of its model; or why it diverged."""
 
     variant: str
     seed: int
     folder: Path
-    log: tuple[Mapping[str, Any], ...]
+    log: tuple[Mapping[str, Any], ...] = ()
     parameters: int
+    reason: str = ""
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """The test accuracy after the last epoch."""
+        right, images = self.log[-1]["right"], self.log[-1]["images"]
+        if not 0 <= right <= images:
+            raise InputError(
+                f"{self.folder / LOG} has {right} of {images} images right, which cannot be; delete the folder and "
+                "train again"
+            )
+        return Accuracy(right=right, images=images)
 
     def model(self) -> nn.Module:
         """Return the trained model."""
@@ -92,16 +107,40 @@ class StudyRun:
 
     def initial_model(self) -> nn.Module:
         """Return the model as it was before training."""
-        trained = self.model()
-        initial: nn.Module = type(trained)(trained.config, generator=torch.Generator().manual_seed(self.seed))
-        return initial.eval()
+        return draw_baseline(self.model(), self.seed)
 
 
-def train_study(
-    study: Study, request: Request, *, folder: Path | None = None, after_epoch: Evaluate | None = None
+def train_run(
+    file: RecipeFile,
+    data: Path | ImageSet,
+    folder: Path,
+    request: Request,
+    *,
+    variant: str,
+    after_epoch: Evaluate | None = None,
+    progress: Callable[[int, int, float], None],
+) -> StudyRun:
+    """Train the model of a recipe, unless that is done, and return the run; with the reason if it diverges."""
+    run: dict[str, Any] = {"variant": variant, "seed": file.recipe.seed, "folder": folder}
+    try:
+        trained = run_recipe(file, data, folder, after_epoch=after_epoch, progress=progress, notice=request.notice)
+    except DivergedError as error:
+        model = prepare_run(file, data).model
+        return StudyRun(**run, parameters=sum(p.numel() for p in model.parameters()), reason=str(error))
+    return StudyRun(**run, log=trained.log, parameters=trained.parameters)
+
+
+def train_all(
+    study: Study,
+    request: Request,
+    *,
+    data: ImageSet | None = None,
+    folder: Path | None = None,
+    after_epoch: Evaluate | None = None,
 ) -> list[StudyRun]:
-    """Train every variant from every seed; finished runs are not repeated. A run that diverges is left out, and named.
+    """Train every variant from every seed; finished runs are not repeated. A run that diverges has a reason.
 
+    data: images in memory; by default those that the request names
     folder: of the runs; by default one that all studies of the recipe share
     after_epoch: measures the model after every epoch, for the log; runs with other measures need a folder of their own
 
@@ -111,28 +150,35 @@ def train_study(
     runs = []
     for number, (variant, seed) in enumerate(cells):
         file = study.recipe(request, variant, seed)
-        data = _data_of(request, file)
 
         def progress(
             step: int, steps: int, loss: float, number: int = number, cell: str = f"{variant}, seed {seed}"
         ) -> None:
-            request.progress(cell, round(100 * (number + step / steps)), 100 * len(cells))
+            request.progress(f"{cell}: loss {loss:.3f}", round(100 * (number + step / steps)), 100 * len(cells))
 
         name = "-".join(variant.replace(",", "").lower().split())
         shared = request.out / SHARED_RUNS / f"{file.name}-{file.recipe.epochs}-epochs"
-        run_folder = (folder or shared) / f"{name}-{seed}"
-        run_folder.mkdir(parents=True, exist_ok=True)
-        try:
-            trained = run_recipe(
-                file, data, run_folder, after_epoch=after_epoch, progress=progress, notice=request.notice
-            )
-        except DivergedError as error:
-            request.notice(f"{variant}, seed {seed}: {error}")
-            continue
         runs.append(
-            StudyRun(variant=variant, seed=seed, folder=run_folder, log=trained.log, parameters=trained.parameters)
+            train_run(
+                file,
+                _data_of(request, file) if data is None else data,
+                (folder or shared) / f"{name}-{seed}",
+                request,
+                variant=variant,
+                after_epoch=after_epoch,
+                progress=progress,
+            )
         )
     return runs
+
+
+def train_study(study: Study, request: Request, **options: Any) -> list[StudyRun]:
+    """Return the runs of `train_all` without those that diverge, which are named to the user."""
+    runs = train_all(study, request, **options)
+    for run in runs:
+        if run.reason:
+            request.notice(f"{run.variant}, seed {run.seed}: {run.reason}")
+    return [run for run in runs if not run.reason]
 
 
 def measure_study(

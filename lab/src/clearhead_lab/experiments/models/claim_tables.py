@@ -15,8 +15,6 @@ from clearhead.theories.theory import Role
 from clearhead_lab.experiments.experiment import Experiment, Report, Request, installed_versions
 from clearhead_lab.experiments.models.measuring import Measured, measure_all, subjects
 
-__all__ = ["KERNEL_PCA_TABLE", "MAX_MARGIN_TABLE", "report"]
-
 RANDOM_VALUES = controls.RANDOM_VALUES.name
 TOWARD_THEORY = (str(Verdict.SUPPORTED), str(Verdict.PARTLY_SUPPORTED))
 SETTING = (

@@ -33,8 +33,6 @@ from clearhead.data.text import default_passages, read_passages
 from clearhead.errors import InputError
 from clearhead.loading.encoding import Encode
 
-__all__ = ["KINDS", "ModelInputs", "make_inputs", "split_into_pieces"]
-
 BATCH = 8
 LONGEST = 160
 """The largest number of tokens per input; enough for heads of width 64."""

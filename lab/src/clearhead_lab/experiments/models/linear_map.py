@@ -25,8 +25,6 @@ from clearhead.theories.theory import Windows
 from clearhead_lab.experiments.cache import measure_cells
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
 
-__all__ = ["LINEAR_MAP", "HeadInput", "captured", "fit", "largest_captured", "measure", "read_inputs"]
-
 LAYERS = (0, 2, 4)
 STEPS = 150
 RATE = 0.2

@@ -11,22 +11,22 @@ from torch import Tensor, nn
 
 from clearhead import __version__
 from clearhead.audit.baseline import baseline_seeds
+from clearhead.audit.findings_record import FindingsRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.loading.huggingface import Draw
 from clearhead.loading.model import DEMOS, load_model
 from clearhead.loading.objects import LoadError
 from clearhead.report.json_file import audit_as_json
-from clearhead_lab.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
+from clearhead.storage import tensor_fingerprint
+from clearhead_lab.experiments.cache import code_fingerprint, remembered
 from clearhead_lab.experiments.experiment import Request, installed_version
 from clearhead_lab.experiments.models.inputs import make_inputs
 from clearhead_lab.experiments.models.preparing import prepare
 from clearhead_lab.experiments.models.published import PUBLISHED, PublishedModel
 from clearhead_lab.experiments.models.vision import FASHION_MNIST, fashion_mnist
-from clearhead_lab.experiments.training_runs import MODEL_FOLDER
 from clearhead_lab.training.evaluation import as_pixels
-
-__all__ = ["Measured", "Ready", "Subject", "measure_all", "subjects"]
+from clearhead_lab.training.run import MODEL_FOLDER
 
 INPUTS = 32
 """The number of inputs per model, if its kind has that many."""
@@ -145,26 +145,29 @@ def measure_all(subjects: Iterable[Subject], request: Request, folder: Path, *, 
                 "torch": torch.__version__,
                 "transformers": installed_version("transformers"),
             }
-            stored = load_cached(path, key, notice=request.notice)
-            if stored is None:
-                record = audit(
-                    ready.model,
-                    ready.batches,
-                    theories=[] if theory is None else [theory],
-                    claims="all",
-                    seed=request.seed,
-                    baseline=None if ready.untrained is None else map(ready.untrained, baseline_seeds(request.seed)),
-                    name=subject.name,
-                    data=ready.source,
-                    progress=progress,
-                )
-                result = store(path, key, audit_as_json(record))
-            else:
-                result = stored["result"]
+            audited = partial(_audit, subject, ready, theory, request.seed, progress)
+            result = remembered(path, key, audited, notice=request.notice, kind=FindingsRecord)
             measured.append(Measured(subject=subject, source=ready.source, record=result))
         except (LoadError, AuditError, AttentionNotSeenError) as error:
             measured.append(Measured(subject=subject, reason=str(error)))
     return measured
+
+
+def _audit(
+    subject: Subject, ready: Ready, theory: str | None, seed: int, progress: Callable[[str, int], None]
+) -> dict[str, Any]:
+    record = audit(
+        ready.model,
+        ready.batches,
+        theories=[] if theory is None else [theory],
+        claims="all",
+        seed=seed,
+        baseline=None if ready.untrained is None else map(ready.untrained, baseline_seeds(seed)),
+        name=subject.name,
+        data=ready.source,
+        progress=progress,
+    )
+    return audit_as_json(record)
 
 
 def _fingerprint(ready: Ready) -> str:

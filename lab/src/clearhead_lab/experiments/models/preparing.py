@@ -29,8 +29,6 @@ from clearhead.storage import write_checksums
 from clearhead.temporary_folder import temporary_folder
 from clearhead_lab.experiments.models.published import PublishedModel
 
-__all__ = ["TOKENS", "Archives", "Run", "fetch", "prepare", "unpack_folder"]
-
 
 class Archives:
     """The files of several archives: `archives(name)` returns the content of a file."""

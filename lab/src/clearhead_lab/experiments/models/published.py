@@ -5,8 +5,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["PUBLISHED", "PublishedModel"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedModel:

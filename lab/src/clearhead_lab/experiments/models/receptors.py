@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Chain", "Receptor", "as_batches", "draw_receptors", "tokens_of"]
-
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 FIRST_TOKEN, FIRST_RESIDUE = 2, 3
 END_OF_J = re.compile(r"F(?=G.G)")

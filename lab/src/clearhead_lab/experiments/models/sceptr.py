@@ -37,21 +37,6 @@ from clearhead.loading.objects import LoadError
 from clearhead.shapes import Float, Int
 from clearhead_lab.experiments.models.preparing import Archives, Run, fetch
 
-__all__ = [
-    "GERMLINE",
-    "HEADS",
-    "MASK",
-    "PACKAGES",
-    "SAVES",
-    "SEGMENTS",
-    "ReceptorEncoder",
-    "Variant",
-    "fetch_variants",
-    "fresh",
-    "load_variant",
-    "variants",
-]
-
 PACKAGES = ("sceptr==1.2.0", "tidytcells==2.2.1")
 SAVES, GERMLINE = "sceptr/_model_saves", "tidytcells/_resources/homosapiens_tr_aa_sequences.json"
 SEGMENTS = "tidytcells/_resources/valid_homosapiens_tr.json"

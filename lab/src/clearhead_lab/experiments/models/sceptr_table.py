@@ -31,8 +31,6 @@ from clearhead_lab.experiments.models.sceptr import (
 )
 from clearhead_lab.experiments.models.separation import Separation, head_values, heads_differ, separate
 
-__all__ = ["SCEPTR_TABLE", "SceptrRun", "VariantRow", "report"]
-
 INPUTS = 18
 DEFAULT, RANDOM = "SCEPTR", "random weights"
 OTHER_DATA = {"train_randomly_paired.csv": "chains paired at random", "olga_size_matched.csv": "synthetic receptors"}

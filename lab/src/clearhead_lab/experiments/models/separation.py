@@ -16,8 +16,6 @@ from clearhead.audit.findings import Verdict
 from clearhead.numerics.moments import Array, false_discovery_rate, prediction_p_value
 from clearhead.theories.theory import Role
 
-__all__ = ["Separation", "head_values", "heads_differ", "separate"]
-
 DRAWS = 9_999
 JUDGED = (str(Role.PRIMARY), str(Role.SECONDARY))
 

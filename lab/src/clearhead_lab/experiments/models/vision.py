@@ -6,33 +6,29 @@ from pathlib import Path
 from clearhead.errors import InputError
 from clearhead_lab.data.image_sets import ImageSet, digits, read_images
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.training_runs import LOG, MODEL_FOLDER, Plan, TrainedRun, train_run
-from clearhead_lab.training.batches import random_changes, random_shift
+from clearhead_lab.experiments.kernel_pca.study import SOFTMAX, Study, StudyRun, in_memory, train_run
+from clearhead_lab.training.loop import LOG
 from clearhead_lab.training.recipe import Recipe
-
-__all__ = ["DEBIAN_FASHION_MNIST", "DIGITS", "DIGITS_PLAN", "FASHION_MNIST", "fashion_mnist"]
+from clearhead_lab.training.recipe_file import DataSettings
+from clearhead_lab.training.run import MODEL_FOLDER
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 """The folder of Debian's package dataset-fashion-mnist."""
 
-FASHION_PLAN = Plan(
-    patch_size=4,
-    width=128,
-    layers=6,
-    heads=8,
-    mlp_width=256,
-    recipe=Recipe(epochs=8, learning_rate=1e-3, label_smoothing=0.1),
-    augment=random_changes,
-)
-DIGITS_PLAN = Plan(
-    patch_size=2,
-    width=32,
-    layers=3,
-    heads=4,
-    mlp_width=64,
-    recipe=Recipe(epochs=60, batch_size=64, learning_rate=2e-3, warmup=3.0),
-    augment=lambda images, generator: random_shift(images, generator, max_pixels=1),
-)
+FASHION_STUDY = Study(
+    small=in_memory(
+        Recipe(epochs=8, learning_rate=1e-3, label_smoothing=0.1), data=DataSettings(shift=2, flip=True),
+        kind="vision-transformer", patch_size=4, width=128, layers=6, heads=8, mlp_width=256,
+    ),
+    variants=SOFTMAX,
+)  # fmt: skip
+DIGITS_STUDY = Study(
+    small=in_memory(
+        Recipe(epochs=60, batch_size=64, learning_rate=2e-3, warmup=3.0), data=DataSettings(shift=1),
+        kind="vision-transformer", patch_size=2, width=32, layers=3, heads=4, mlp_width=64,
+    ),
+    variants=SOFTMAX,
+)  # fmt: skip
 
 
 def fashion_mnist(folder: Path | None) -> ImageSet:
@@ -45,24 +41,21 @@ def fashion_mnist(folder: Path | None) -> ImageSet:
     return read_images(DEBIAN_FASHION_MNIST if folder is None else folder)
 
 
-def _training_of(images: Callable[[Request], ImageSet], plan: Plan) -> Callable[[Request, Path], TrainedRun]:
-    def measure(request: Request, folder: Path) -> TrainedRun:
-        data = images(request)
+def _training_of(images: Callable[[Request], ImageSet], study: Study) -> Callable[[Request, Path], StudyRun]:
+    def measure(request: Request, folder: Path) -> StudyRun:
         return train_run(
-            data,
-            plan.vit_for(data),
-            plan.recipe_of(request),
+            study.recipe(request, "softmax", request.seed),
+            images(request),
             folder,
-            name="vit",
-            augment=plan.augment,
+            request,
+            variant="softmax",
             progress=lambda step, steps, loss: request.progress(f"training, loss {loss:.3f}", step, steps),
-            notice=request.notice,
         )
 
     return measure
 
 
-def report(run: TrainedRun, request: Request) -> Report:
+def report(run: StudyRun, request: Request) -> Report:
     """Report the test accuracy."""
     if run.reason:
         raise InputError(run.reason)
@@ -79,7 +72,7 @@ FASHION_MNIST = Experiment(
     title="A vision transformer on Fashion-MNIST",
     reproduces="a vision transformer trained on Fashion-MNIST, for the audit and for robustness studies",
     cost="1 h",
-    measure=_training_of(lambda request: fashion_mnist(request.data), FASHION_PLAN),
+    measure=_training_of(lambda request: fashion_mnist(request.data), FASHION_STUDY),
     report=report,
     options=frozenset({"data", "epochs"}),
 )
@@ -88,7 +81,7 @@ DIGITS = Experiment(
     title="A vision transformer on digits",
     reproduces="the same on scikit-learn's digits, which needs no download",
     cost="1 min",
-    measure=_training_of(lambda request: digits(), DIGITS_PLAN),
+    measure=_training_of(lambda request: digits(), DIGITS_STUDY),
     report=report,
     options=frozenset({"epochs"}),
 )

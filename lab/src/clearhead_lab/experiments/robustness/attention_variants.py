@@ -7,6 +7,7 @@ from pathlib import Path
 from clearhead.report.tables import Field
 from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.kernel_pca.study import in_memory
 from clearhead_lab.experiments.models.vision import fashion_mnist
 from clearhead_lab.experiments.robustness.comparison import Comparison, compare
 from clearhead_lab.experiments.robustness.report import as_report
@@ -17,68 +18,60 @@ from clearhead_lab.experiments.robustness.step_time import (
     measure_step_times,
     store_step_times,
 )
-from clearhead_lab.experiments.robustness.variants import VARIANTS, Variant, configs_of
-from clearhead_lab.experiments.training_runs import Plan
+from clearhead_lab.experiments.robustness.variants import VARIANTS, Design, Variant, configs_of
 from clearhead_lab.models.vit import VisionTransformerConfig
 from clearhead_lab.training.recipe import Recipe
+from clearhead_lab.training.recipe_file import DataSettings
 
-__all__ = ["DIGITS_ROBUSTNESS", "ROBUSTNESS", "STEP_TIME", "measure"]
-
-FASHION_PLAN = Plan(
-    patch_size=4,
-    width=64,
-    layers=4,
-    heads=4,
-    mlp_width=128,
-    train_images=12_000,
+FASHION_DESIGN = Design(
+    file=in_memory(
+        Recipe(epochs=5, batch_size=64, learning_rate=2e-3, warmup=1.0), data=DataSettings(take=12_000),
+        kind="vision-transformer", patch_size=4, width=64, layers=4, heads=4, mlp_width=128,
+    ),
     corrupted=1_000,
-    recipe=Recipe(epochs=5, batch_size=64, learning_rate=2e-3, warmup=1.0),
     rounds=25,
-)
-DIGITS_PLAN = Plan(
-    patch_size=2,
-    width=32,
-    layers=2,
-    heads=4,
-    mlp_width=64,
-    train_images=1_437,
+)  # fmt: skip
+DIGITS_DESIGN = Design(
+    file=in_memory(
+        Recipe(epochs=20, batch_size=64, learning_rate=2e-3, warmup=2.0), data=DataSettings(take=1_437),
+        kind="vision-transformer", patch_size=2, width=32, layers=2, heads=4, mlp_width=64,
+    ),
     corrupted=360,
-    recipe=Recipe(epochs=20, batch_size=64, learning_rate=2e-3, warmup=2.0),
     rounds=9,
-)
+)  # fmt: skip
 
 Configs = Mapping[str, VisionTransformerConfig]
 
 
 def measure(
-    images: ImageSet, plan: Plan, request: Request, folder: Path, variants: Sequence[Variant] = VARIANTS
-) -> tuple[Comparison, Plan]:
-    """Train, measure and time the variants; return the comparison and the plan as it was carried out."""
-    plan = dataclasses.replace(
-        plan,
-        recipe=plan.recipe_of(request),
-        train_images=min(plan.train_images or len(images.train_images), len(images.train_images)),
-        corrupted=min(plan.corrupted, len(images.test_images)),
-    )
-    configs = configs_of(plan.vit_for(images), variants)
-    runs = measure_runs(images, plan, configs, request, folder)
-    return compare(variants, runs, find_times(configs, plan, request, folder)), plan
+    images: ImageSet, design: Design, request: Request, folder: Path, variants: Sequence[Variant] = VARIANTS
+) -> tuple[Comparison, Design]:
+    """Train, measure and time the variants; return the comparison and the design as it was carried out."""
+    channels, side = images.train_images.shape[1], images.train_images.shape[-1]
+    configs = configs_of(design.config(image_size=side, channels=channels, classes=images.classes), variants)
+    study, available = design.study(configs), len(images.train_images)
+    file = study.recipe(request, variants[0].name, request.seed)
+    data = dataclasses.replace(file.data, take=min(file.data.take or available, available))
+    corrupted = min(design.corrupted, len(images.test_images))
+    design = dataclasses.replace(design, file=dataclasses.replace(file, data=data), corrupted=corrupted)
+    runs = measure_runs(images, study, corrupted, request, folder)
+    return compare(variants, runs, find_times(configs, design, request, folder)), design
 
 
-def find_times(configs: Configs, plan: Plan, request: Request, folder: Path) -> StepTimes:
+def find_times(configs: Configs, design: Design, request: Request, folder: Path) -> StepTimes:
     """Return the times of the last run of `STEP_TIME` below the same folder, or those cached here; else measure."""
     for cached in (STEP_TIME.folder(request.out), folder):
-        times = load_step_times(cached, configs, plan.recipe, rounds=plan.rounds, request=request)
+        times = load_step_times(cached, configs, design.file.recipe, rounds=design.rounds, request=request)
         if times is not None:
             return times
-    return _measure_times(configs, plan, request, folder)
+    return _measure_times(configs, design, request, folder)
 
 
-def _measure_times(configs: Configs, plan: Plan, request: Request, folder: Path) -> StepTimes:
+def _measure_times(configs: Configs, design: Design, request: Request, folder: Path) -> StepTimes:
     times = measure_step_times(
         configs,
-        plan.recipe,
-        rounds=plan.rounds,
+        design.file.recipe,
+        rounds=design.rounds,
         progress=lambda done, total: request.progress("time of a step, rounds", done, total),
     )
     store_step_times(folder, times)
@@ -86,8 +79,8 @@ def _measure_times(configs: Configs, plan: Plan, request: Request, folder: Path)
 
 
 def _time_steps(request: Request, folder: Path) -> StepTimes:
-    configs = configs_of(FASHION_PLAN.vit_config(image_size=28, channels=1, classes=10), VARIANTS)
-    return _measure_times(configs, FASHION_PLAN, request, folder)
+    configs = configs_of(FASHION_DESIGN.config(image_size=28, channels=1, classes=10), VARIANTS)
+    return _measure_times(configs, FASHION_DESIGN, request, folder)
 
 
 def _report_times(times: StepTimes, request: Request) -> Report:
@@ -118,7 +111,7 @@ def _report_times(times: StepTimes, request: Request) -> Report:
 def _experiment(
     name: str,
     images: Callable[[Request], ImageSet],
-    plan: Plan,
+    design: Design,
     *,
     title: str,
     reproduces: str,
@@ -130,7 +123,7 @@ def _experiment(
         title=f"Attention variants on {title}: accuracy, corruption, cost",
         reproduces=reproduces,
         cost=cost,
-        measure=lambda request, folder: measure(images(request), plan, request, folder),
+        measure=lambda request, folder: measure(images(request), design, request, folder),
         report=lambda results, request: as_report(*results),
         options=frozenset({"epochs", "seeds", *options}),
     )
@@ -139,7 +132,7 @@ def _experiment(
 ROBUSTNESS = _experiment(
     "rpc/robustness",
     lambda request: fashion_mnist(request.data),
-    FASHION_PLAN,
+    FASHION_DESIGN,
     title="Fashion-MNIST",
     reproduces="RPC, clamped keys, symmetric, scaled and softmax attention on Fashion-MNIST, clean and corrupted",
     cost="1 h",
@@ -148,7 +141,7 @@ ROBUSTNESS = _experiment(
 DIGITS_ROBUSTNESS = _experiment(
     "rpc/digits",
     lambda request: digits(),
-    DIGITS_PLAN,
+    DIGITS_DESIGN,
     title="digits",
     reproduces="the same on scikit-learn's digits, which needs no download",
     cost="5 min",

@@ -12,8 +12,6 @@ from clearhead_lab.experiments.robustness.step_time import Ratio, StepTimes
 from clearhead_lab.experiments.robustness.variants import Variant
 from clearhead_lab.robustness.corruptions import CORRUPTIONS, NOISES
 
-__all__ = ["CLEAN", "NOISE", "OTHER", "PRIMARY", "Comparison", "compare"]
-
 CLEAN, NOISE, OTHER = "clean", "noise", "other corruptions"
 PRIMARY = (CLEAN, NOISE, OTHER)
 """The accuracies that are compared; the last two are means over corruptions and severities."""

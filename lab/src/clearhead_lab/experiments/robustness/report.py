@@ -6,15 +6,13 @@ from typing import Any
 from clearhead.report.tables import Estimate, Field, Table
 from clearhead_lab.experiments.experiment import Report, installed_versions
 from clearhead_lab.experiments.robustness.comparison import CLEAN, NOISE, OTHER, PRIMARY, Comparison
-from clearhead_lab.experiments.training_runs import Plan
+from clearhead_lab.experiments.robustness.variants import Design
 from clearhead_lab.robustness.corruptions import CORRUPTIONS
-
-__all__ = ["as_report"]
 
 SHORT = {CLEAN: "clean", NOISE: "noise", OTHER: "other"}
 
 
-def as_report(comparison: Comparison, plan: Plan) -> Report:
+def as_report(comparison: Comparison, design: Design) -> Report:
     """Report accuracy and cost, differences, every corruption, and the meaning of each variant."""
     names = [variant.name for variant in comparison.variants]
     kinds = [corruption.name for corruption in CORRUPTIONS]
@@ -23,7 +21,7 @@ def as_report(comparison: Comparison, plan: Plan) -> Report:
     variants = "\n".join(f"- {variant.name}: {variant.meaning}" for variant in comparison.variants)
     return Report(
         headline=_headline(comparison),
-        setting=_setting(comparison, plan),
+        setting=_setting(comparison, design),
         sections=[
             ("Accuracy and cost", _main_table(comparison)),
             ("Differences between variants, paired by seed", _difference_table(comparison)),
@@ -48,7 +46,7 @@ def as_report(comparison: Comparison, plan: Plan) -> Report:
             *(_compared_with(comparison, baseline) for baseline in comparison.baselines),
             *failed,
         ),
-        facts=_facts(comparison, plan),
+        facts=_facts(comparison, design),
     )
 
 
@@ -129,26 +127,31 @@ def _clamped_table(comparison: Comparison) -> Table:
     ]
 
 
-def _setting(comparison: Comparison, plan: Plan) -> str:
+def _setting(comparison: Comparison, design: Design) -> str:
     seeds = sorted({run.seed for run in comparison.runs})
     images = max((run.images for run in comparison.runs), default=0)
     return (
-        f"Seeds {seeds[0]} to {seeds[-1]}, {plan.recipe.epochs} epochs over {plan.train_images or 0:,} images. Clean "
-        f"accuracy is on {images:,} test images, the others on the first {plan.corrupted:,}, the same for all. Means "
-        "over seeds with 95 % Student intervals, which reflect the variation of runs and not of test images. p-values "
-        "are from paired t-tests over seeds, adjusted for all differences; a verdict requires 5 %. The time of a step "
-        f"is the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on one "
-        "thread, for untrained models."
+        f"Seeds {seeds[0]} to {seeds[-1]}, {design.file.recipe.epochs} epochs over {design.file.data.take:,} images. "
+        f"Clean accuracy is on {images:,} test images, the others on the first {design.corrupted:,}, the same for all. "
+        "Means over seeds with 95 % Student intervals, which reflect the variation of runs and not of test images. "
+        "p-values are from paired t-tests over seeds, adjusted for all differences; a verdict requires 5 %. The time "
+        f"of a step is the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on "
+        "one thread, for untrained models."
     )
 
 
-def _facts(comparison: Comparison, plan: Plan) -> dict[str, Any]:
+def _facts(comparison: Comparison, design: Design) -> dict[str, Any]:
     """Return every number as plain values."""
-    settings = {name: value for name, value in dataclasses.asdict(plan).items() if name != "augment"}
     return {
         "format": "clearhead-robustness/2",
         "versions": installed_versions(),
-        "plan": settings,
+        "plan": {
+            "model": dict(design.file.model),
+            "recipe": dataclasses.asdict(design.file.recipe),
+            "train_images": design.file.data.take,
+            "corrupted": design.corrupted,
+            "rounds": design.rounds,
+        },
         "corruptions": {corruption.name: corruption.amounts for corruption in CORRUPTIONS},
         "variants": {variant.name: variant.meaning for variant in comparison.variants},
         "runs": [dataclasses.asdict(run) for run in comparison.runs],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -13,15 +13,14 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.operators.clamped_keys import KeyBound
 from clearhead.operators.named import RPC, ClampedKeys
+from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet
-from clearhead_lab.experiments.cache import code_fingerprint, load_cached, store, tensor_fingerprint
+from clearhead_lab.experiments.cache import code_fingerprint, remembered
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.experiments.training_runs import Plan, TrainedRun, train_runs
-from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, train_all
+from clearhead_lab.models.vit import VisionTransformer
 from clearhead_lab.robustness.corruptions import sweep
 from clearhead_lab.training.evaluation import as_pixels, measure_accuracy
-
-__all__ = ["Run", "clamped_shares", "measure_runs"]
 
 
 def clamped_shares(model: VisionTransformer, pixels: Tensor) -> list[float | None]:
@@ -82,26 +81,23 @@ class Run:
             )
 
 
-def measure_runs(
-    images: ImageSet, plan: Plan, configs: Mapping[str, VisionTransformerConfig], request: Request, folder: Path
-) -> list[Run]:
-    """Train every variant from every seed and measure it. A run that diverges is reported, and the others go on."""
+def measure_runs(images: ImageSet, study: Study, corrupted: int, request: Request, folder: Path) -> list[Run]:
+    """Train every variant from every seed and measure it. A run that diverges is reported, and the others go on.
+
+    corrupted: the number of test images that are corrupted
+    """
     subset = dataclasses.replace(
-        images,
-        train_images=images.train_images[: plan.train_images],
-        train_labels=images.train_labels[: plan.train_images],
-        test_images=images.test_images[: plan.corrupted],
-        test_labels=images.test_labels[: plan.corrupted],
+        images, test_images=images.test_images[:corrupted], test_labels=images.test_labels[:corrupted]
     )
-    trained = train_runs(subset, plan, configs, request, folder)
+    trained = train_all(study, request, data=subset, folder=folder)
     runs = []
     for number, run in enumerate(trained):
-        values: dict[str, Any] = {"variant": run.name, "seed": run.seed, "parameters": run.parameters}
+        values: dict[str, Any] = {"variant": run.variant, "seed": run.seed, "parameters": run.parameters}
         if run.reason:
             runs.append(Run(**values, reason=run.reason))
             continue
 
-        def progress(corruption: str, number: int = number, cell: str = f"{run.name}, seed {run.seed}") -> None:
+        def progress(corruption: str, number: int = number, cell: str = f"{run.variant}, seed {run.seed}") -> None:
             request.progress(f"{cell}: {corruption}", number, len(trained))
 
         seconds = [float(epoch["seconds"]) for epoch in run.log]
@@ -109,8 +105,18 @@ def measure_runs(
     return runs
 
 
+class Counts(TypedDict):
+    """Right answers of one model, and the shares of values that its layers clamped."""
+
+    clean: int
+    images: int
+    corrupted: int
+    clamped: list[float | None]
+    by_corruption: dict[str, list[int]]
+
+
 def _measure(
-    run: TrainedRun, images: ImageSet, subset: ImageSet, request: Request, progress: Callable[[str], None]
+    run: StudyRun, images: ImageSet, subset: ImageSet, request: Request, progress: Callable[[str], None]
 ) -> dict[str, Any]:
     """Count the right answers of one model, or return the cached counts for this model and these images."""
     model = run.model()
@@ -124,21 +130,21 @@ def _measure(
         "code": code_fingerprint("robustness"),
         "torch": torch.__version__,
     }
-    stored = load_cached(path, key, notice=request.notice)
-    if stored is not None:
-        return dict(stored["result"])
-    clean = measure_accuracy(model, images.test_images, images.test_labels)
-    swept = sweep(
-        subset.test_images,
-        lambda corrupted: measure_accuracy(model, corrupted, subset.test_labels).right,
-        seed=request.seed,
-        progress=progress,
-    )
-    counts = {
-        "clean": clean.right,
-        "images": clean.images,
-        "corrupted": len(subset.test_images),
-        "clamped": clamped_shares(model, as_pixels(subset.test_images)),
-        "by_corruption": {each.corruption: [int(right) for right in each.values] for each in swept},
-    }
-    return dict(store(path, key, counts))
+
+    def count() -> Counts:
+        clean = measure_accuracy(model, images.test_images, images.test_labels)
+        swept = sweep(
+            subset.test_images,
+            lambda corrupted: measure_accuracy(model, corrupted, subset.test_labels).right,
+            seed=request.seed,
+            progress=progress,
+        )
+        return {
+            "clean": clean.right,
+            "images": clean.images,
+            "corrupted": len(subset.test_images),
+            "clamped": clamped_shares(model, as_pixels(subset.test_images)),
+            "by_corruption": {each.corruption: [int(right) for right in each.values] for each in swept},
+        }
+
+    return dict(remembered(path, key, count, notice=request.notice, kind=Counts))

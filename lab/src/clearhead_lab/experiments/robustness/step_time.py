@@ -16,14 +16,12 @@ from torch import nn
 
 from clearhead.kernels.library import kernel
 from clearhead.numerics.threads import one_thread
-from clearhead_lab.experiments.cache import load_cached, store
+from clearhead.stored_json import load_cached, store
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
 from clearhead_lab.training.loop import Stepper
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.tasks import Classification
-
-__all__ = ["TIMES", "Ratio", "StepTimes", "interleave", "load_step_times", "measure_step_times", "store_step_times"]
 
 TIMES = "step-time.json"
 WARM_UP = 2
@@ -107,7 +105,7 @@ def load_step_times(
 ) -> StepTimes | None:
     """Return the times that the folder holds for these models on such a machine, or None."""
     key = _key(configs, recipe, rounds)
-    stored = load_cached(folder / TIMES, key, notice=request.notice)
+    stored = load_cached(folder / TIMES, key, notice=request.notice, kind=dict[str, list[float]])
     if stored is None:
         return None
     return StepTimes(key=key, seconds={name: tuple(seconds) for name, seconds in stored["result"].items()})

@@ -1,18 +1,44 @@
-"""The vision transformers that are compared: they differ only in the attention of their layers."""
+"""The designs of comparisons, and the vision transformers that they compare, which differ in their attention alone."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
+from clearhead_lab.experiments.kernel_pca.study import Study
+from clearhead_lab.models.transformer_block import attention_as_json
 from clearhead_lab.models.vit import VisionTransformerConfig
-
-__all__ = ["VARIANTS", "Variant", "configs_of"]
+from clearhead_lab.training.recipe_file import RecipeFile
 
 SOFTMAX, SYMMETRIC = "softmax", "symmetric"
 STRENGTH = 4.0
 """Lambda, as for the tiny models of the source; clamped keys use the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What a comparison trains, measures and times.
+
+    file: the recipe, with the sizes of the models and the number of training images
+    seeds: the number of runs of each variant
+    corrupted: the number of test images that are corrupted; rounds: of the timing
+    """
+
+    file: RecipeFile
+    seeds: int = 3
+    corrupted: int
+    rounds: int
+
+    def config(self, *, image_size: int, channels: int, classes: int) -> VisionTransformerConfig:
+        """Return the config with softmax attention for images of this size."""
+        sizes = {name: value for name, value in self.file.model.items() if name not in ("kind", "attention")}
+        return VisionTransformerConfig(image_size=image_size, channels=channels, classes=classes, **sizes)
+
+    def study(self, configs: Mapping[str, VisionTransformerConfig]) -> Study:
+        """Return the study of these variants."""
+        attention = {name: {"attention": attention_as_json(config.attention)} for name, config in configs.items()}
+        return Study(small=self.file, variants=attention, seeds=self.seeds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,6 @@ from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, solve_all
 from clearhead_lab.experiments.svm.descent.tasks import draw_small_start, draw_tasks
 from clearhead_lab.theorems.max_margin.convergence import globally_optimal, locally_optimal, saturated
 
-__all__ = ["CONVERGENCE_TYPE"]
-
 N, T, STEPS = 4, 6, 1500
 WIDTHS = (2, 5, 10, 30, 100)
 REFERENCE = {"W": (27, 75, 92, 97, 100), "K, Q": (40, 87, 85, 97, 100)}

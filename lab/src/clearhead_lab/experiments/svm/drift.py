@@ -11,8 +11,6 @@ from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.rules import Factored, NormalisedDescent
 from clearhead_lab.experiments.svm.descent.solutions import Method, cosines, solve_all, svm_experiment, train_by
 
-__all__ = ["DRIFT"]
-
 N, T, D, STEPS = 6, 8, 10, 4000
 SHOWN = (500, 1000, 2000, 4000)
 RECORDED = (50, 100, 200, *SHOWN, 3000)

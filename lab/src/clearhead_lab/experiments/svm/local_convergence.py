@@ -21,8 +21,6 @@ from clearhead_lab.experiments.svm.descent.solutions import (
 )
 from clearhead_lab.theorems.max_margin.convergence import globally_optimal, locally_optimal, saturated
 
-__all__ = ["LOCAL_CONVERGENCE"]
-
 N, T, D, STEPS = 6, 8, 10, 2000
 SHOWN = (100, 500, 1000, 2000)
 RECORDED = sorted({*SHOWN, *(int(step) for step in np.geomspace(10, STEPS, 40))})

@@ -19,8 +19,6 @@ from clearhead_lab.experiments.svm.descent.tasks import draw_relu_tasks, draw_st
 from clearhead_lab.theorems.max_margin.convergence import correlation
 from clearhead_lab.theorems.max_margin.multi_token import likely_tokens, multi_token_svm
 
-__all__ = ["MULTI_TOKEN"]
-
 N, T, STEPS = 3, 4, 2001
 WIDTHS = (4, 6, 8, 10)
 EXCLUDED, SELECTED = 1e-6, 1e-3

@@ -18,8 +18,6 @@ from clearhead_lab.experiments.svm.descent.rules import (
 from clearhead_lab.experiments.svm.descent.solutions import Method, cosines, solve_all, svm_experiment, train_by
 from clearhead_lab.theorems.max_margin.convergence import saturated
 
-__all__ = ["OPTIMISERS"]
-
 N, T, D, STEPS = 6, 8, 10, 3000
 RECORDED = (30, 100, 300, 1000, 3000)
 NORMS = (Norm.FROBENIUS, Norm.NUCLEAR, Norm.MAX_ENTRY)

@@ -10,16 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.report.plots import finish_panel, make_panels, plot_band, plot_plane
+from clearhead.report.plots import finish_panel, make_panels, plot_band
 from clearhead.report.tables import Field, Table, decimals
 from clearhead.theories.max_margin import attention_svm
 from clearhead_lab.experiments.experiment import Axes, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import CORRELATION, LOGISTIC, AttentionTask, LinearHead, Loss
 from clearhead_lab.experiments.svm.descent.dynamics import train, train_jointly
 from clearhead_lab.experiments.svm.descent.solutions import svm_experiment
+from clearhead_lab.experiments.svm.plane import plot_plane
 from clearhead_lab.theorems.max_margin.convergence import correlation, globally_optimal
-
-__all__ = ["JOINT", "PROMPT", "PROMPTS", "STEPS", "measure"]
 
 STEPS = 1000
 RECORDED = sorted({0, *range(1, 10), *(int(step) for step in np.geomspace(10, STEPS, 50))})

@@ -11,8 +11,6 @@ from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.solutions import svm_experiment
 from clearhead_lab.experiments.svm.descent.tasks import draw_tasks
 
-__all__ = ["RANK"]
-
 SIZES = ((5, 5), (10, 5), (15, 5), (5, 10), (5, 15))
 """n and T, as published."""
 WIDTHS = (1, 2, 3, 4, 5, 10, 15, 20)

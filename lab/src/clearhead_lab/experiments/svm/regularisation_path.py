@@ -30,8 +30,6 @@ from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, cosines, 
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead_lab.theorems.max_margin.convergence import globally_optimal
 
-__all__ = ["REGULARISATION_PATH", "RegularisationPath", "regularisation_path"]
-
 FIRST, LARGEST = 0.05, 0.5
 """Step sizes, relative to the radius."""
 SHORTER, LONGER = 0.6, 1.15

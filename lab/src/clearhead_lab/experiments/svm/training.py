@@ -29,15 +29,13 @@ from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
 from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
-from clearhead_lab.experiments.models.vision import DIGITS_PLAN
-from clearhead_lab.experiments.training_runs import train_run
+from clearhead_lab.experiments.kernel_pca.study import train_run
+from clearhead_lab.experiments.models.vision import DIGITS_STUDY
 from clearhead_lab.training.evaluation import as_pixels
 from clearhead_lab.training.loop import read_log
 
-__all__ = ["TRAINING"]
-
 DECAYS = {"decay .05": 0.05, "no decay": 0.0}
-EPOCHS, SHOWN = 60, (1, 5, 12, 25, 60)
+SHOWN = (1, 5, 12, 25, 60)
 MEASURED = (1, 2, 3, 5, 8, 12, 18, 25, 35, 45, 60)
 """The epochs after which the heads are measured; the last epoch always is."""
 IMAGES = 36
@@ -68,26 +66,22 @@ def measure(request: Request, folder: Path) -> Logs:
 def _train(
     images: ImageSet, decay: float, seed: int, request: Request, folder: Path, name: str
 ) -> list[Mapping[str, Any]]:
-    epochs = request.epochs or EPOCHS
-    warmup = min(DIGITS_PLAN.recipe.warmup, epochs / 4)
-    recipe = dataclasses.replace(DIGITS_PLAN.recipe, epochs=epochs, warmup=warmup, weight_decay=decay, seed=seed)
+    file = DIGITS_STUDY.recipe(request, "softmax", seed)
+    recipe = dataclasses.replace(file.recipe, weight_decay=decay)
     pixels = as_pixels(images.test_images[:IMAGES])
 
     def measure_epoch(model: nn.Module) -> Mapping[str, Any]:
         epoch = len(read_log(folder)) + 1
-        return measure_heads(model, pixels, seed=seed) if epoch in MEASURED or epoch == epochs else {}
+        return measure_heads(model, pixels, seed=seed) if epoch in MEASURED or epoch == recipe.epochs else {}
 
     run = train_run(
+        dataclasses.replace(file, recipe=recipe),
         images,
-        DIGITS_PLAN.vit_for(images),
-        recipe,
         folder,
-        name=name,
-        augment=DIGITS_PLAN.augment,
-        measure=measure_epoch,
-        describe={"heads": dataclasses.asdict(SAMPLING)},
+        request,
+        variant=name,
+        after_epoch=measure_epoch,
         progress=lambda step, steps, loss: request.progress(f"{name}, seed {seed}: loss {loss:.3f}", step, steps),
-        notice=request.notice,
     )
     return [entry for entry in run.log if "ratio" in entry]
 
@@ -124,13 +118,13 @@ def _control(finding: Finding, name: str) -> float | None:
 def report(logs: Logs, request: Request) -> Report:
     """Tabulate the margins of the heads by epoch, and their correlation with |W|."""
     seeds = request.seed_list(3)
-    trends = _trend_table(logs)
+    trends, model = _trend_table(logs), DIGITS_STUDY.recipe(request, "softmax", request.seed).model
     last = logs["no decay"]
     return Report(
         headline=f"without decay, margin ratio {decimals(_median(last, -1, 'ratio'))}, "
         f"{decimals(_median(last, -1, 'saturated'))} of queries saturated",
         setting=(
-            f"A vision transformer of {DIGITS_PLAN.layers} x {DIGITS_PLAN.heads} heads on scikit-learn's digits, "
+            f"A vision transformer of {model['layers']} x {model['heads']} heads on scikit-learn's digits, "
             f"AdamW, {len(seeds)} seeds; its heads at some epochs on {IMAGES} test images. Medians over all heads and "
             "seeds, with those of random heads as a control. The theory predicts rank correlations of one without "
             "decay."

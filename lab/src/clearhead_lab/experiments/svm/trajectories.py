@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.report.plots import COLOURS, finish_panel, make_panels, plot_plane
+from clearhead.report.plots import COLOURS, finish_panel, make_panels
 from clearhead.report.tables import Field, Table, decimals
 from clearhead_lab.experiments.experiment import Axes, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, LinearHead
@@ -16,9 +16,8 @@ from clearhead_lab.experiments.svm.descent.dynamics import train
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored
 from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, cosines, solve_all, svm_experiment
 from clearhead_lab.experiments.svm.descent.tasks import draw_small_start
+from clearhead_lab.experiments.svm.plane import plot_plane
 from clearhead_lab.theorems.max_margin.convergence import globally_optimal
-
-__all__ = ["TRAJECTORIES"]
 
 N, D, STEPS = 2, 2, 2000
 RECORDED = sorted({0, *range(1, 10), *(int(step) for step in np.geomspace(10, STEPS, 60))})

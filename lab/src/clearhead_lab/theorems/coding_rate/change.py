@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead.numerics.coding_rate import coding_rate, subspace_rates
 from clearhead.shapes import Bool, Float, Int, ShapeError
 
-__all__ = ["RateChange", "UnitTokens", "rate_change", "scale_matched", "size_ratio", "unit_tokens"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTokens:

@@ -22,16 +22,6 @@ from clearhead.shapes import Float, Int
 from clearhead_lab.theorems.coding_rate.rate import DENOISING
 from clearhead_lab.theorems.theorem import Theorem
 
-__all__ = [
-    "DENOISING_THEOREMS",
-    "DenoisingLayer",
-    "NoisyTokens",
-    "draw_noisy_tokens",
-    "growth",
-    "middle_threshold",
-    "predicted_growth",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyTokens:

@@ -25,17 +25,6 @@ from clearhead.shapes import Float
 from clearhead_lab.theorems.coding_rate.rate import LANDSCAPE, MCR2
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor
 
-__all__ = [
-    "OPTIMUM_THEOREMS",
-    "ascend",
-    "critical_ratio",
-    "isotropic_gain",
-    "isotropic_reduction",
-    "largest_penalty",
-    "rank_constant",
-    "regularised_singular_values",
-]
-
 
 def largest_penalty(sizes: Sequence[int], *, width: int, eps: float) -> float:
     r"""Return the largest lambda for which the penalised maxima are known.

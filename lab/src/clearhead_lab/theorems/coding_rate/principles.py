@@ -20,8 +20,6 @@ from clearhead.numerics.coding_rate import class_rates, coding_rate, rate_reduct
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float, Int, ShapeError
 
-__all__ = ["Principles", "PrinciplesWithNulls", "principles", "principles_with_nulls"]
-
 ENERGY = 0.95
 
 

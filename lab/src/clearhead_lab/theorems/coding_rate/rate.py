@@ -20,8 +20,6 @@ from clearhead.numerics.coding_rate import (
 from clearhead.numerics.logdet import log_det, log_det_slow
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
-__all__ = ["CRATE", "DENOISING", "HU", "LANDSCAPE", "MCR2", "RATE_THEOREMS", "TOST"]
-
 MCR2 = "Yu et al. 2020 (arXiv 2006.08558)"
 CRATE = "Yu et al. 2023 (arXiv 2306.01129)"
 LANDSCAPE = "Wang et al. 2024 (arXiv 2406.01909)"

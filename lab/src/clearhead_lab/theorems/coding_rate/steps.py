@@ -24,22 +24,6 @@ from clearhead_lab.theorems.coding_rate.change import RateChange, rate_change
 from clearhead_lab.theorems.coding_rate.rate import CRATE, HU
 from clearhead_lab.theorems.theorem import Theorem, relative_residual
 
-__all__ = [
-    "HOOK_EPS",
-    "STEP_THEOREMS",
-    "TokenDistribution",
-    "draw_bases",
-    "draw_tokens",
-    "exact_step",
-    "expansion_ratio",
-    "hook_rate",
-    "linear_attention",
-    "neumann_step",
-    "paper_step",
-    "released_step",
-    "subspace_attention",
-]
-
 
 class TokenDistribution(StrEnum):
     """The distribution of random tokens of length one."""

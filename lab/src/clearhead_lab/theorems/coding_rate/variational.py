@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead_lab.theorems.coding_rate.rate import TOST
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
-__all__ = ["VARIATIONAL_THEOREMS"]
-
 N, D, K, P, EPS, STEP = 23, 7, 3, 2, 0.5, 2.0
 SLOPE = D / EPS**2
 """f'(0)."""

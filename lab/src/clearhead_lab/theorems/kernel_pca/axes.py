@@ -19,8 +19,6 @@ from clearhead_lab.theorems.kernel_pca.example import (
     largest_relative_error,
 )
 
-__all__ = ["AXES_THEOREMS"]
-
 
 def _kernel_average(e: Example, *, scale: float | None = None) -> float:
     """Compare attention at `scale` with the loop over sum_j k(q_i, k_j) v_j / g(q_i) at the example's scale."""

@@ -18,8 +18,6 @@ from clearhead.operators.kernel_pca import KernelPCA, kernel_pca
 from clearhead.operators.softmax import softmax_attention
 from clearhead_lab.theorems.theorem import Theorem
 
-__all__ = ["AXES", "KEYS", "Example", "attend", "centred_gram", "kernel_pca_theorem", "largest_relative_error"]
-
 PAPER = "Teo and Nguyen 2024"
 KEYS, QUERIES, WIDTH, AXES = 23, 19, 7, 5
 

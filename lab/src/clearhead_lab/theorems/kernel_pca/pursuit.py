@@ -8,13 +8,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from clearhead.numerics.component_pursuit import DualSign, principal_component_pursuit
 from clearhead.operators.clamped_keys import KeyBound, KeyMu, Scope
-from clearhead.operators.pursuit_options import Order, Pursuit
+from clearhead.operators.pursuit_options import DualSign, Order, Pursuit
 from clearhead.operators.rpc import rpc_attention, trace_pursuit
+from clearhead_lab.theorems.kernel_pca.component_pursuit import principal_component_pursuit
 from clearhead_lab.theorems.kernel_pca.example import KEYS, Example, kernel_pca_theorem, largest_relative_error
-
-__all__ = ["PURSUIT_THEOREMS"]
 
 BOUND = KeyBound(strength=0.3)
 """Clamps four of ten entries of the example's keys."""

@@ -19,8 +19,6 @@ from clearhead_lab.theorems.kernel_pca.example import (
     largest_relative_error,
 )
 
-__all__ = ["REMARKS", "ROW_SUMS", "SINGULAR_INVERSE"]
-
 VANISHING = 1e-18
 """A distance of I - (1 - eps) 1_N from the singular I - 1_N that cannot be distinguished from zero."""
 

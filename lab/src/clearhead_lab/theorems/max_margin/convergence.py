@@ -18,8 +18,6 @@ from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead_lab.theorems.max_margin.svm import PAPER, SOLVER_TOLERANCE, N, T, random_problem
 from clearhead_lab.theorems.theorem import Theorem
 
-__all__ = ["CONVERGENCE_THEOREMS", "correlation", "globally_optimal", "locally_optimal", "saturated"]
-
 SATURATED = 0.99
 
 

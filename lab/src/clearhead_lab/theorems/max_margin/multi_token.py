@@ -32,8 +32,6 @@ from clearhead.theories.max_margin.svm.selection import describe_shapes, to_floa
 from clearhead.theories.max_margin.svm.solution import MarginWarning, MaxMargin, Norm
 from clearhead.theories.max_margin.svm.solving import TOLERANCE, solve_constraints
 
-__all__ = ["MultiToken", "likely_tokens", "multi_token_svm"]
-
 LIKELY = 1e-3
 CONSISTENCY = 1e-8
 """Largest violation of an equality, relative to the largest right-hand side."""

@@ -18,8 +18,6 @@ from clearhead.theories.max_margin.svm.solution import MaxMargin, Norm, Status
 from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead_lab.theorems.theorem import Theorem
 
-__all__ = ["PAPER", "SOLVER_TOLERANCE", "SVM_THEOREMS", "random_problem"]
-
 PAPER = "Tarzanagh et al. 2023 (arXiv 2308.16898)"
 SOLVER_TOLERANCE = 1e-10
 """Tolerance for both dtypes: problems are solved in float64 whatever the dtype of their data."""

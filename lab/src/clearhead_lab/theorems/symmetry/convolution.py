@@ -30,8 +30,6 @@ from clearhead_lab.theorems.symmetry.forms import (
 )
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
-__all__ = ["CONVOLUTION_THEOREMS"]
-
 CHANNELS, OUT, HEAD = 3, 5, 2
 HEIGHT, WIDTH, SIDE = 7, 5, 7
 STRIDE, STRIDED_HEIGHT, STRIDED_WIDTH = 2, 6, 10

@@ -32,8 +32,6 @@ from clearhead_lab.theorems.symmetry.forms import (
 )
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor
 
-__all__ = ["EXTENSION_THEOREMS"]
-
 WIDTH, HEAD, OUT = 13, 5, 3
 TOKEN_COUNTS = (5, 11)
 """All 120 permutations of 5 tokens are measured, and random ones of 11."""

@@ -14,18 +14,6 @@ from torch import Tensor
 from clearhead.operators.general import embedded_gaussian, general_attention
 from clearhead_lab.theorems.theorem import normal_tensor
 
-__all__ = [
-    "SLIDES",
-    "WANG",
-    "Weights",
-    "attention",
-    "learned_query_attention",
-    "multi_head_attention",
-    "random_weights",
-    "self_attention",
-    "shape_error",
-]
-
 SLIDES = "Ji and Xie"
 WANG = "Wang et al. 2018 (arXiv 1711.07971), section 3.2"
 

@@ -16,8 +16,6 @@ from clearhead_lab.theorems.symmetry.forms import (
 )
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
-__all__ = ["IMAGE_THEOREMS"]
-
 CHANNELS, HEAD, OUT = 17, 5, 3
 HEIGHT, WIDTH = 7, 5
 

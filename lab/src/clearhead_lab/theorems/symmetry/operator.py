@@ -30,8 +30,6 @@ from clearhead_lab.theorems.symmetry.forms import (
 )
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
-__all__ = ["OPERATOR_THEOREMS", "SIMILARITY_THEOREMS"]
-
 QUERIES, KEYS = 7, 11
 QUERY_WIDTH, KEY_WIDTH, VALUE_WIDTH = 13, 17, 19
 HEAD, OUT = 5, 3

@@ -21,8 +21,6 @@ from clearhead_lab.theorems.symmetry.forms import (
 )
 from clearhead_lab.theorems.theorem import Theorem, normal_tensor, relative_residual
 
-__all__ = ["PERMUTATION_THEOREMS"]
-
 WIDTH, HEAD, OUT = 13, 5, 3
 FEW, MANY, QUERIES = 5, 11, 7
 """Few enough tokens for all 120 permutations, too many for all, and the number of learned queries."""

@@ -23,8 +23,6 @@ from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem,
 from clearhead.theories.max_margin.svm.constraints import Indices
 from clearhead.theories.theory import Claim, Control, Sample
 
-__all__ = ["Replacement", "draw_replacements", "fit_statistics", "group_samples"]
-
 Statistics = Mapping[Claim, float]
 HeadStatistics = Mapping[Control | None, Sequence[Statistics]]
 """A head's statistics, under None, and those of each control by draw."""

@@ -9,8 +9,6 @@ from clearhead.numerics.moments import Array
 from clearhead.theories.max_margin.on_heads.problems import Fit, Group, Problem
 from clearhead.theories.max_margin.svm.constraints import Indices
 
-__all__ = ["FixedPosition", "Matrix", "Trial", "hebbian", "majority", "margin", "ridge"]
-
 RIDGE = 0.1
 """Regularisation, relative to the mean of the kernel's diagonal."""
 

@@ -15,8 +15,6 @@ from clearhead.theories.max_margin.svm.max_entry import least_max_entry
 from clearhead.theories.max_margin.svm.nuclear import least_nuclear
 from clearhead.theories.theory import Claim
 
-__all__ = ["Matrices", "cosine", "other_cosines", "other_svms"]
-
 GAP = 1e-4
 """Tolerance of these SVMs: it changes a cosine by less than the third digit."""
 ENTRIES = 128

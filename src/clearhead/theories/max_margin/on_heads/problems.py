@@ -21,8 +21,6 @@ from clearhead.theories.max_margin.svm.constraints import Constraints, Indices
 from clearhead.theories.max_margin.svm.frobenius import decide
 from clearhead.theories.max_margin.svm.solution import Conflict
 
-__all__ = ["Fit", "Group", "Problem", "fit_problem"]
-
 COPY = 1e-9
 """A token whose distance from the selected one is below this share of the largest distance counts as a copy of it."""
 CANCELLATION = 1e-4

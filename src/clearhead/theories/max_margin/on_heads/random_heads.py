@@ -19,8 +19,6 @@ from clearhead.numerics.orthonormal import orthonormal_columns
 from clearhead.shapes import Float
 from clearhead.theories.example import Example
 
-__all__ = ["HeadSpace", "Maps", "Pull", "Space", "TokenSpace", "UntrainedHeads", "space_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pull:

@@ -26,20 +26,6 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.shapes import Float, ShapeError
 
-__all__ = [
-    "CORRELATION",
-    "EXPONENTIAL",
-    "LOGISTIC",
-    "AttentionTask",
-    "Evaluation",
-    "LinearHead",
-    "Loss",
-    "PredictionHead",
-    "ReluHead",
-    "evaluate",
-    "evaluate_by_autograd",
-]
-
 
 @runtime_checkable
 class PredictionHead(Protocol):

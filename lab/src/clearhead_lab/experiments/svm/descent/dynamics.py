@@ -13,8 +13,6 @@ from clearhead.shapes import Float, Int
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, Evaluation, LinearHead, evaluate
 from clearhead_lab.experiments.svm.descent.rules import Direct, NormalisedDescent, Parameterisation, Parameters, Rule
 
-__all__ = ["JointTrajectory", "Trajectory", "train", "train_jointly"]
-
 Progress = Callable[[int, int], Any]
 
 

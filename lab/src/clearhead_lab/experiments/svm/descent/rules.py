@@ -14,17 +14,6 @@ from torch import Tensor
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.shapes import Float
 
-__all__ = [
-    "Adam",
-    "Direct",
-    "Factored",
-    "GradientDescent",
-    "NormalisedDescent",
-    "Parameterisation",
-    "Rule",
-    "SignDescent",
-]
-
 Parameters = tuple[Tensor, ...]
 
 

@@ -16,8 +16,6 @@ from clearhead_lab.experiments.svm.descent.rules import Direct, NormalisedDescen
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead_lab.theorems.max_margin.convergence import correlation
 
-__all__ = ["PREDICTED", "Method", "cosines", "solve_all", "svm_experiment", "train_by"]
-
 PACKAGES = ("experiments/svm/descent", "theories/max_margin", "theorems/max_margin", "numerics")
 """The code that every measurement of this family depends on."""
 PREDICTED = {"W": Norm.FROBENIUS, "K, Q": Norm.NUCLEAR}

@@ -13,8 +13,6 @@ from torch import Tensor
 from clearhead.shapes import Float
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, LinearHead, ReluHead
 
-__all__ = ["draw_relu_tasks", "draw_small_start", "draw_start", "draw_tasks"]
-
 START = 1 << 32
 """Starts have their own generators, so that they do not depend on the sizes of the task."""
 

@@ -1,10 +1,17 @@
 """Thresholding: each proximal step minimises its objective."""
 
+import math
+from collections.abc import Callable
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from clearhead.numerics.component_pursuit import hard_threshold, singular_value_threshold, soft_threshold
+from clearhead.errors import InputError
+from clearhead.operators.pursuit_options import hard_threshold, soft_threshold
+from clearhead_lab.theorems.kernel_pca.component_pursuit import singular_value_threshold
 
 seeds, thresholds = st.integers(0, 2**31), st.sampled_from([0.0, 0.3, 1.7, 40.0])
 
@@ -53,3 +60,19 @@ def test_singular_values_are_thresholded_and_vectors_unchanged(seed: int, t: flo
     torch.testing.assert_close(torch.linalg.svdvals(got), (torch.linalg.svdvals(x) - t).clamp_min(0))
     each = torch.tensor([t, t / 2], dtype=torch.float64)
     torch.testing.assert_close(singular_value_threshold(x, each)[0], got[0])
+
+
+@pytest.mark.parametrize("threshold", [soft_threshold, hard_threshold])
+def test_thresholding_propagates_nan(threshold: Callable[..., Tensor]) -> None:
+    x = torch.tensor([math.nan, 0.05, -3.0, math.inf])
+    assert threshold(x, 0.1).isnan().tolist() == [True, False, False, False]
+    assert threshold(x, 0.1)[1] == 0
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_singular_values_of_non_finite_matrices_are_refused(bad: float) -> None:
+    x = normal(5, 4, seed=0)
+    singular_value_threshold(x, 0.1)
+    x[2, 1] = bad
+    with pytest.raises(InputError, match="finite"):
+        singular_value_threshold(x, 0.1)

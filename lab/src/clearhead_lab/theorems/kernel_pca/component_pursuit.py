@@ -6,36 +6,21 @@ by the alternating direction method of multipliers, with its authors' step size 
 preprint misprints this algorithm: it subtracts Y / mu in the step of L and thresholds by mu and lambda mu. Principal
 attention pursuit inherited the sign; `dual_sign=-1` shows its effect.
 
-Thresholds are proximal steps, :math:`\operatorname{prox}_f(x) = \arg\min_y f(y) + |y - x|^2 / 2`: soft thresholding is
-that of t times the sum of absolute values, hard thresholding that of t^2 / 2 times the number of nonzero entries, and
-singular value thresholding (Cai, Candes and Shen 2010) that of t times the nuclear norm.
+Singular value thresholding (Cai, Candes and Shen 2010) is the proximal step of t times the nuclear norm, as soft
+thresholding (`clearhead.operators.pursuit_options`) is that of t times the sum of absolute values.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
+from clearhead.operators.pursuit_options import DualSign, soft_threshold
 from clearhead.shapes import Float, ShapeError, check_finite
 
-DualSign = Literal[-1, 1]
-"""Sign of the dual variable in the step of the low-rank part: +1 in the method, -1 as it was once misprinted."""
-
-
-def soft_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
-    r"""Move every entry towards zero by t, at most to zero: :math:`\operatorname{sign}(x) \max(|x| - t, 0)`.
-
-    The difference x - soft_threshold(x, t) is x clamped to [-t, t].
-    """
-    return x.sign() * (x.abs() - t).clamp_min(0)
-
-
-def hard_threshold(x: Float[Tensor, "..."], t: Float[Tensor, "..."] | float) -> Float[Tensor, "..."]:
-    """Set entries of size at most t to zero; leave the others, and NaN, unchanged."""
-    return torch.where(x.abs() <= t, 0, x)
+__all__ = ["principal_component_pursuit", "singular_value_threshold"]
 
 
 def singular_value_threshold(x: Float[Tensor, "*b n m"], t: Float[Tensor, "*b"] | float) -> Float[Tensor, "*b n m"]:
