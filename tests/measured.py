@@ -1,22 +1,25 @@
 """A theory measured on attention calls, as an audit measures it."""
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from clearhead.audit.engine import Measurement
+from clearhead.audit.engine import feed
 from clearhead.audit.examples import CONTROL_INPUTS
 from clearhead.audit.findings import Finding
+from clearhead.audit.parts import Run
 from clearhead.audit.record import DepthCurve
+from clearhead.audit.results import curves_of, findings_of, notes_of, samples_of
 from clearhead.audit.samples import ClaimSamples
 from clearhead.heads import Heads
+from clearhead.theories.accumulator import Accumulator
 from clearhead.theories.theory import Claim, Theory
 
 
 class Measured:
-    """One theory and what is kept of the calls given to `feed`.
+    """One theory and what is kept of the calls given to `feed`: a run of one theory.
 
-    first: how many inputs of the audit come before; lead: how many of them are given before those that count
-    limit: how many inputs of the audit are measured
+    first: how many inputs of the audit come before those that count; limit: how many inputs of the audit are measured
     """
 
     def __init__(
@@ -27,56 +30,52 @@ class Measured:
         controls: bool = True,
         claims: Collection[Claim] | None = None,
         first: int = 0,
-        lead: int = 0,
         limit: int | None = None,
         control_inputs: int = CONTROL_INPUTS,
     ) -> None:
         self.theory = theory
-        self._measurement = Measurement(
-            theory,
+        self.run = Run(
+            theories=[theory],
             seed=seed,
             controls=controls,
-            claims=claims,
+            claims=None if claims is None else frozenset(claims),
             first=first,
-            lead=lead,
-            most=limit,
+            limit=limit,
             control_inputs=control_inputs,
         )
 
-    def feed(self, heads: Heads, *, inputs: int | None = None) -> None:
-        self._measurement.observe(heads, inputs=inputs)
-
-    def predict(self) -> None:
-        self._measurement.predict()
+    def feed(self, heads: Heads, *, inputs: int | None = None, ahead: int = 0) -> None:
+        """Measure a call that begins `ahead` inputs before those that count."""
+        feed(self.run, heads, inputs=inputs, ahead=ahead)
 
     def findings(self) -> list[Finding]:
-        return self._measurement.findings()
+        return findings_of(self.run, self.theory)
 
     def curves(self) -> list[DepthCurve]:
-        return self._measurement.curves()
+        return curves_of(self.run, self.theory)
 
     def samples(self) -> list[ClaimSamples]:
-        return self._measurement.samples()
+        return samples_of(self.run, self.theory)
 
     def notes(self) -> list[str]:
-        return self._measurement.notes()
+        return notes_of(self.run, self.theory)
 
     def merge(self, other: "Measured") -> None:
-        self._measurement.merge(other._measurement)
+        self.run.merge(other.run)
 
     def state(self) -> dict[str, Any]:
-        return self._measurement.state()
+        return self.run.state()
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], theory: Theory, *, first: int = 0, lead: int = 0) -> "Measured":
+    def from_state(cls, state: Mapping[str, Any], theory: Theory, *, first: int = 0) -> "Measured":
         restored = cls(theory)
-        restored._measurement = Measurement.from_state(state, theory, first=first, lead=lead)
+        restored.run = dataclasses.replace(Run.from_state(state, [theory]), first=first)
         return restored
 
     @property
-    def layers(self) -> Mapping[int, Any]:
-        return self._measurement._layers
+    def layers(self) -> Mapping[int, Accumulator]:
+        return self.run.accumulators[self.theory.key]
 
     @property
     def cache(self) -> Mapping[Any, Any]:
-        return self._measurement._cache._values
+        return self.run.caches[self.theory.key]._values

@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 from torch import nn
 
+from clearhead.audit import part_runs
 from clearhead.audit.baseline import BASELINE, BASELINE_INPUTS, TRAINED_NORMS, with_baseline
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.run import AuditError, audit
@@ -94,14 +94,14 @@ def test_only_what_the_second_baseline_can_change_is_measured(
     model = BERT.make() if gains == "initial" else trained
     runs: list[str] = []
 
-    begin = Measurement.__init__
+    begin = part_runs.Run
 
-    def counted(self: Measurement, theory: Any, *, controls: bool = True, **options: Any) -> None:
-        begin(self, theory, controls=controls, **options)
+    def counted(*, theories: Any, controls: bool, **options: Any) -> Any:
         if not controls:  # the trained model is measured with controls, the baseline without
-            runs.append(theory.key)
+            runs.extend(theory.key for theory in theories)
+        return begin(theories=theories, controls=controls, **options)
 
-    monkeypatch.setattr(Measurement, "__init__", counted)
+    monkeypatch.setattr(part_runs, "Run", counted)
     record = audit(model, _batches(), theories=("symmetry", "attention-sinks"), baseline=fresh)
     again = ["attention-sinks"] if gains == "trained" else []
     assert runs == ["symmetry", "attention-sinks", *again, "attention-sinks", *again]

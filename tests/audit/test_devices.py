@@ -13,13 +13,12 @@ import transformers
 from torch import Tensor, nn
 
 from clearhead._capture import capture
-from clearhead.audit.engine import Measurement
+from clearhead.audit.engine import feed
 from clearhead.audit.model_runs import measure
 from clearhead.audit.options import AuditOptions
 from clearhead.audit.parts import Run, Span
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
-from clearhead.audit.workers import observe
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.interfaces.placement import full_weights, input_device
@@ -176,9 +175,9 @@ def test_every_captured_tensor_is_moved_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Heads, "to", counted)
     theories = find_theories()
-    run = Run(theories=theories, measurements=[Measurement(theory) for theory in theories])
+    run = Run(theories=theories)
     seconds = dict.fromkeys((theory.title for theory in theories), 0.0)
-    observed = partial(observe, run.measurements, seconds=seconds)
+    observed = partial(feed, run, seconds=seconds)
     with torch.no_grad():
         measure(
             bert(), batches()[:1], run, Span(), observed, lambda done: None, lambda inputs: None, AuditOptions(),

@@ -11,17 +11,16 @@ import pytest
 import torch
 from scipy import stats
 
-from clearhead.audit.engine import first_of_groups
 from clearhead.audit.findings import Finding
 from clearhead.audit.state_file import read_state, write_state
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
 from clearhead.theories import kernel_pca, symmetry
-from clearhead.theories.example import Example, Group, Random
+from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import measure_by_head
-from clearhead.theories.theory import Claim, Control, Grouping, Sample, Samples, Theory
+from clearhead.theories.theory import Claim, Control, Sample, Samples, Theory
 from tests.measured import Measured
 
 FIRST, SECOND = (
@@ -304,8 +303,8 @@ def test_parts_of_different_audits_do_not_merge() -> None:
     other.feed(dataclasses.replace(_call([1]), name="b"))
     with pytest.raises(InputError, match=r"layer 0 is a .*b with 3"):
         first.merge(other)
-    with pytest.raises(InputError, match="of t, not of symmetry"):
-        Measured.from_state(first.state(), symmetry.THEORY)
+    with pytest.raises(InputError, match="one audit"):
+        first.merge(Measured(symmetry.THEORY))
 
 
 def test_inputs_to_which_the_theory_does_not_apply_are_skipped_with_their_reason() -> None:
@@ -363,22 +362,6 @@ def test_fixed_draws_are_widened_by_the_heads_own_error() -> None:
             assert (p["fixed"] < 0.05) is significant
 
 
-def test_every_group_of_every_layer_has_random_numbers_of_its_own() -> None:
-    drawn: list[float] = []
-
-    def measure(group: object, rng: Random) -> Samples:
-        drawn.append(float(rng.numpy.random()))
-        return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
-
-    grouping = Grouping(size=2, prepare=lambda examples, generators: list(examples))
-    theory = Theory(key="t", title="t", claims=(FIRST,), measure=measure, grouping=grouping)
-    for seed in (0, 1):
-        measurement = Measured(theory, seed=seed)
-        for layer in (0, 1):
-            measurement.feed(_call(range(6), layer=layer))
-    assert len(set(drawn)) == len(drawn) == 12
-
-
 def test_a_head_is_covered_if_it_is_on_every_input() -> None:
     covered = np.array([[True, True, False], [True, False, False], [True, True, False]])
 
@@ -419,80 +402,23 @@ def test_inputs_beyond_the_most_are_ignored_however_they_are_batched() -> None:
     assert {f.inputs for f in found[0]} == {3}
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_theories_compute_on_one_thread(grouped: bool) -> None:
+def test_theories_compute_on_one_thread() -> None:
     """Threads of small products wait by spinning: on a busy machine two took four times the processor time of one."""
     seen = []
 
-    def measure(example: Example | Group, rng: Random) -> Samples:
+    def measure(example: Example, rng: Random) -> Samples:
         seen.append(torch.get_num_threads())
         return {FIRST: Sample(value=np.zeros(HEADS), controls={})}
 
-    def prepare(examples: Sequence[Example], generators: Sequence[Random]) -> list[int]:
-        seen.append(torch.get_num_threads())
-        return [0] * len(examples)
-
-    grouping = Grouping(size=1, prepare=prepare) if grouped else None
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        measurement = Measured(Theory(key="t", title="t", claims=(FIRST,), measure=measure, grouping=grouping))
+        measurement = Measured(Theory(key="t", title="t", claims=(FIRST,), measure=measure))
         measurement.feed(_call([0, 1, 2]))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
     assert set(seen) == {1}
-
-
-def _grouped(size: int, measured: list[tuple[int, list[int], list[int], float]]) -> Theory:
-    """Return a theory that notes every group: its number, its inputs, those of the group before, and a draw."""
-
-    def measure(group: Group, rng: Random) -> Samples:
-        inputs, before = ([int(x) for x in part] for part in (group.prepared, group.before))
-        measured.append((group.number, inputs, before, float(rng.numpy.random())))
-        return {FIRST: Sample(value=np.full(HEADS, float(group.number)), controls={})}
-
-    def applies(example: Example) -> Reason | None:
-        return Reason(ReasonKind.TOO_SHORT, "seven") if int(example.q[0, 0, 0]) == 7 else None
-
-    grouping = Grouping(size=size, prepare=lambda examples, generators: [float(e.q[0, 0, 0]) for e in examples])
-    return Theory(key="t", title="t", claims=(FIRST,), measure=measure, applies=applies, grouping=grouping)
-
-
-def test_a_group_with_an_input_that_cannot_be_used_is_left_out() -> None:
-    measured: list[tuple[int, list[int], list[int], float]] = []
-    measurement = Measured(_grouped(3, measured))
-    for start in range(0, 14, 2):
-        measurement.feed(_call(range(start, start + 2)))
-    assert [entry[:3] for entry in measured] == [(0, [0, 1, 2], []), (1, [3, 4, 5], [0, 1, 2]), (3, [9, 10, 11], [])]
-    [finding, *_] = measurement.findings()
-    assert finding.inputs == 3
-
-
-@pytest.mark.parametrize("start", range(1, 20))
-def test_parts_with_the_inputs_before_them_make_the_groups_of_the_whole(start: int, tmp_path: Path) -> None:
-    """Also if the first part is saved and goes on, and where an input cannot be used."""
-    whole: list[tuple[int, list[int], list[int], float]] = []
-    Measured(_grouped(3, whole)).feed(_call(range(20)))
-    first: list[tuple[int, list[int], list[int], float]] = []
-    part = Measured(_grouped(3, first))
-    part.feed(_call(range(start)), inputs=start)
-    lead = start - first_of_groups(start, 3)
-    rest = _call(range(start - lead, 20))
-    second: list[tuple[int, list[int], list[int], float]] = []
-    other = Measured(_grouped(3, second), first=start, lead=lead)
-    other.feed(rest)
-    assert first + second == whole
-    write_state(tmp_path / "sums", part.state())
-    again: list[tuple[int, list[int], list[int], float]] = []
-    restored = Measured.from_state(read_state(tmp_path / "sums"), _grouped(3, again), first=start, lead=lead)
-    restored.feed(rest)
-    assert first + again == whole
-    part.merge(other)
-    for merged, continued in zip(part.findings(), restored.findings(), strict=True):
-        assert (merged.inputs, merged.skipped, merged.reasons) == (continued.inputs, 0, continued.reasons)
-        assert merged.value == pytest.approx(continued.value, rel=1e-12)
-    assert [s.values.tolist() for s in part.samples()] == [s.values.tolist() for s in restored.samples()]
 
 
 def test_a_layer_with_two_inputs_for_each_of_the_audit_is_numbered_alike_in_parts() -> None:
@@ -507,8 +433,17 @@ def test_a_layer_with_two_inputs_for_each_of_the_audit_is_numbered_alike_in_part
     whole, drawn[:] = list(drawn), []
     Measured(theory, first=3).feed(_call(range(6, 8)), inputs=1)
     assert drawn == whole[6:]
-    with pytest.raises(InputError, match="a has another number of inputs"):
-        Measured(_grouped(3, []), first=9, lead=3).feed(_call(range(3)), inputs=6)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_history_is_neither_measured_nor_counted(batch: int) -> None:
+    parts = _normal(12, HEADS), _normal(12, DRAWS, HEADS, seed=1), _normal(12, DRAWS, HEADS, seed=2)
+    with_history, without = (Measured(_theory(*parts), first=5) for _ in range(2))
+    for start in range(0, 5, batch):
+        with_history.feed(_call(range(start, min(start + batch, 5))), ahead=5 - start)
+    for measurement in (with_history, without):
+        measurement.feed(_call(range(5, 12)))
+    np.testing.assert_equal(with_history.state(), without.state())
 
 
 def test_an_input_takes_ten_bytes_per_claim_and_head() -> None:

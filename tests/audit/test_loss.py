@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead._capture import capture_gradients
-from clearhead.audit.engine import Measurement
+from clearhead.audit import engine
 from clearhead.audit.run import AuditError, audit
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError
@@ -31,13 +31,13 @@ def _batches(count: int = 3) -> Iterator[Tensor]:
 def captured_heads(monkeypatch: pytest.MonkeyPatch) -> list[Heads]:
     """A theory that records its examples."""
     shown: list[Heads] = []
-    observe = Measurement.observe
+    split = engine.make_examples
 
-    def spied(self: Any, heads: Heads, **options: Any) -> None:
+    def spied(heads: Heads, *rest: Any, **options: Any) -> Any:
         shown.append(heads)
-        observe(self, heads, **options)
+        return split(heads, *rest, **options)
 
-    monkeypatch.setattr(Measurement, "observe", spied)
+    monkeypatch.setattr(engine, "make_examples", spied)
     return shown
 
 
@@ -163,7 +163,7 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_loss(monkeypatch: pytest.Monk
     def fails(*_: object, **__: object) -> None:
         raise defect
 
-    monkeypatch.setattr(Measurement, "observe", fails)
+    monkeypatch.setattr(engine, "make_examples", fails)
     with pytest.raises(IndexError) as caught:
         audit(layers(1), _batches(), theories="kernel-pca", loss=_loss, claims="all")
     assert caught.value is defect

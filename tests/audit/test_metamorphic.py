@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from clearhead.audit.record import AuditRecord
 from clearhead.audit.rounding import ROUNDING, move_by_rounding
 from clearhead.audit.run import audit
 from clearhead.heads import Heads
+from clearhead.theories.accumulator import Accumulator
 from clearhead.theories.catalogue import load_theories
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason
@@ -68,15 +70,15 @@ def assert_same_within_rounding(reference: Sequence[Finding], findings: Sequence
 @pytest.fixture
 def with_noise(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Let every captured tensor be moved by one unit in the last place."""
-    observe = engine.Measurement.observe
+    split = engine.make_examples
 
     def start(seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
 
-        def noisy(self: engine.Measurement, heads: Heads, *, inputs: int | None = None) -> None:
-            observe(self, noisy_heads(heads, generator), inputs=inputs)
+        def noisy(heads: Heads, *rest: Any, **options: Any) -> Any:
+            return split(noisy_heads(heads, generator), *rest, **options)
 
-        monkeypatch.setattr(engine.Measurement, "observe", noisy)
+        monkeypatch.setattr(engine, "make_examples", noisy)
 
     return start
 
@@ -189,12 +191,12 @@ def test_the_order_of_heads_changes_no_verdict(
     made: Subject, reference: AuditRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here random draws follow the head: samples are put into another order."""
-    measure = engine.Measurement._samples
+    measure = Accumulator._samples
 
-    def reordered_samples(self: engine.Measurement, example: Example, rng: Random) -> Samples:
+    def reordered_samples(self: Accumulator, example: Example, rng: Random) -> Samples:
         return {claim: _reordered(sample) for claim, sample in measure(self, example, rng).items()}
 
-    monkeypatch.setattr(engine.Measurement, "_samples", reordered_samples)
+    monkeypatch.setattr(Accumulator, "_samples", reordered_samples)
     record = audited(made, BY_INPUT)
     expected = {(f.claim, f.head): f for f in reference.findings}
     for place, theirs in ((f.head, f) for f in record.findings):

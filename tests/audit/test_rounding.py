@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from clearhead.audit.accumulators import ClaimSums
 from clearhead.audit.baseline import BASELINE, with_baseline
 from clearhead.audit.findings import Finding, NoEvidence, Verdict
 from clearhead.audit.judging import judge, summarise
+from clearhead.audit.results import claim_findings
 from clearhead.audit.rounding import ROUNDING, move_by_rounding
 from clearhead.numerics.moments import Array, difference_p_value
 from clearhead.numerics.precision import machine_epsilon, resolution
 from clearhead.report.wording import evidence
+from clearhead.theories.sums import Sums
 from clearhead.theories.theory import Control, Direction, Sample
 from tests.audit.synthetic_findings import CLAIM
 
@@ -31,12 +32,12 @@ def noise(*shape: int, size: float, seed: int = 1) -> Array:
 def sums(
     differences: Array, *, control: Control = DRAWN, value: float = 0.5, size: float = 0.0,
     others: Array | None = None, dtype: torch.dtype = torch.float32, spread: Array | None = None,
-) -> ClaimSums:  # fmt: skip
+) -> Sums:  # fmt: skip
     """Return the sums of inputs whose values differ by these numbers from all draws of a control.
 
     others: differences from a second control; spread: of the values over inputs
     """
-    result = ClaimSums(1)
+    result = Sums(1)
     for i, difference in enumerate(differences):
         x = value + (0.0 if spread is None else spread[i])
         controls = {control: np.full((DRAWS, 1), x - difference)}
@@ -46,8 +47,8 @@ def sums(
     return result
 
 
-def found(result: ClaimSums, claim=HIGHER) -> Finding:
-    [finding] = judge(result.findings(claim, 0, "attention", 0))
+def found(result: Sums, claim=HIGHER) -> Finding:
+    [finding] = judge(claim_findings(result, claim, 0, "attention", 0))
     return finding
 
 
@@ -89,7 +90,9 @@ def test_ties_on_some_inputs_count_as_zero() -> None:
 def test_a_tie_is_never_undecided() -> None:
     """Neither another control without spread nor a missing baseline make it so."""
     [tied] = with_baseline(
-        sums(np.zeros(INPUTS), spread=VALUES, others=np.full(INPUTS, 0.25)).findings(HIGHER, 0, "attention", 0),
+        claim_findings(
+            sums(np.zeros(INPUTS), spread=VALUES, others=np.full(INPUTS, 0.25)), HIGHER, 0, "attention", 0
+        ),
         [], seed=0, decisive=[HIGHER.theory],
     )  # fmt: skip
     assert math.isnan(tied.controls[1].p_value)
@@ -108,7 +111,7 @@ def test_a_constant_difference_that_is_resolved_has_no_test() -> None:
 
 def test_draws_that_differ_by_rounding_alone_are_no_spread() -> None:
     """Fixed draws of one number on every input, as those of equal heads: the head is not tested by their rounding."""
-    result = ClaimSums(1)
+    result = Sums(1)
     for i in range(INPUTS):
         draws = 0.25 + noise(DRAWS, 1, size=0.1 * EPS, seed=i)
         result.add(Sample(value=np.array([0.5]), controls={FIXED: draws}), torch.float32)
@@ -133,7 +136,7 @@ def test_merged_and_restored_sums_keep_ties_and_resolutions() -> None:
     differences = np.concatenate([np.full(3, EPS), np.full(4, 0.1) + noise(4, size=0.01)])
     whole = sums(differences, spread=VALUES)
     first, second = sums(differences[:3], spread=VALUES[:3]), sums(differences[3:], spread=VALUES[3:])
-    first.merge(ClaimSums.from_state(second.state()))
+    first.merge(Sums.from_state(second.state()))
     for name in ("difference", "error", "resolution", "largest", "p_value"):
         assert getattr(found(first).controls[0], name) == pytest.approx(getattr(found(whole).controls[0], name))
     assert found(first).resolution == found(whole).resolution > 0
@@ -146,7 +149,7 @@ def with_p(p: float, *, head: int = 0, size: float = 0.1) -> Finding:
     low, high = 0.0, 100.0 * size
     for _ in range(200):
         middle = (low + high) / 2
-        [finding] = sums(shape + middle, spread=VALUES).findings(HIGHER, 0, "attention", 0)
+        [finding] = claim_findings(sums(shape + middle, spread=VALUES), HIGHER, 0, "attention", 0)
         low, high = (middle, high) if finding.p_value > p else (low, middle)
     return dataclasses.replace(finding, head=head)
 
@@ -173,7 +176,7 @@ def test_a_head_is_borderline_if_the_rounding_of_others_decides() -> None:
 @pytest.mark.parametrize("low", [0.9 - 1e-8, 0.9 + 1e-8, 0.8])
 def test_an_interval_within_rounding_of_the_limit_is_borderline(low: float) -> None:
     result = sums(0.5 + noise(INPUTS, size=1e-3), spread=noise(INPUTS, size=1e-3))
-    [finding] = result.findings(CLAIM, 0, "attention", 0)
+    [finding] = claim_findings(result, CLAIM, 0, "attention", 0)
     null = finding.closest_control.value
     # A prediction such that the agreement of the interval's lower end is `low`.
     predicted = null + (finding.interval.low - null) / low
@@ -193,7 +196,7 @@ def test_a_difference_near_its_resolution_could_be_a_tie(multiple: float, border
 
 
 def test_a_baseline_equal_to_the_head_is_a_tie() -> None:
-    [head] = sums(np.full(INPUTS, 0.1), spread=VALUES).findings(HIGHER, 0, "attention", 0)
+    [head] = claim_findings(sums(np.full(INPUTS, 0.1), spread=VALUES), HIGHER, 0, "attention", 0)
     head = dataclasses.replace(head, controls=())
     starts = [dataclasses.replace(head, value=head.value + change) for change in noise(DRAWS, size=0.3 * EPS)]
     still = [dataclasses.replace(f, interval=type(f.interval)(f.value, f.value)) for f in (head, *starts)]

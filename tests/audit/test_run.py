@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead.audit import model_runs
+from clearhead.audit import engine, model_runs
 from clearhead.audit.baseline import BASELINE
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import Verdict
 from clearhead.audit.model_runs import first_inputs
 from clearhead.audit.record import AuditRecord
@@ -355,7 +354,7 @@ def test_a_defect_of_a_theory_is_not_blamed_on_the_model(
     def fails(*_: object, **__: object) -> None:
         raise defect
 
-    monkeypatch.setattr(Measurement, "observe", fails)
+    monkeypatch.setattr(engine, "make_examples", fails)
     with pytest.raises(IndexError) as caught:
         audit(with_large_weights(make()).double(), _batches(), theories=["kernel-pca"])
     assert caught.value is defect

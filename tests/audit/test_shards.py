@@ -25,7 +25,6 @@ from clearhead.audit.shards import audit_shard, merge_parts, merge_shards, read_
 from clearhead.errors import InputError
 from clearhead.report.json_file import audit_as_json
 from clearhead.storage import lock_file
-from clearhead.theories.catalogue import find_theories
 from tests.once import once
 
 HEADS, WIDTH, VOCABULARY = 2, 3, 41
@@ -329,16 +328,13 @@ def test_every_batch_is_in_one_shard() -> None:
             assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_span_begins_with_the_group_before_its_first_group() -> None:
-    [margin], [sinks] = (find_theories([key]) for key in ("max-margin", "attention-sinks"))
-    assert margin.grouping is not None
-    assert margin.grouping.size == 6
-    sizes = [4, 4, 4, 4, 4, 4]
-    span = span_of(sizes, 4, 6, [margin, sinks])
-    # 16 inputs come before; the first group that ends after them is inputs 13 to 18, and 7 to 12 are the one before.
+def test_a_span_begins_with_the_inputs_before_its_first() -> None:
+    span = span_of([4, 4, 4, 4, 4, 4], 4, 6)
     assert (span.lead, span.start, span.end, span.first, span.lead_inputs) == (1, 4, 6, 16, 12)
-    assert span_of(sizes, 4, 6, [sinks]).lead == 4
-    assert span_of(sizes, 0, None, [margin]).lead == 0
+    span = span_of([5, 5, 5, 5], 3, None)
+    assert (span.lead, span.first, span.lead_inputs) == (0, 15, 15)
+    assert span_of([4, 4], 1, None).lead == 0
+    assert span_of([4, 4], 0, None).lead == 0
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from clearhead.numerics.precision import tolerance
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.symmetry import whole_model
 from clearhead.theories.symmetry.whole_model import permutation_errors
-from clearhead.theories.theory import WholeModelErrors
+from clearhead.theories.theory import ModelValues
 from tests.interfaces.zoo import FAMILIES, with_large_weights
 
 BATCH, TOKENS, WIDTH, HEADS = 3, 11, 24, 4
@@ -38,7 +38,7 @@ class Encoder(nn.Module):
         return x
 
 
-def _measured(model: nn.Module, batch: Any, *, seed: int = 0) -> WholeModelErrors:
+def _measured(model: nn.Module, batch: Any, *, seed: int = 0) -> ModelValues:
     with torch.no_grad():
         run = functools.partial(run_whole_model, model.eval(), describe=(), allow_unseen=False)
         return permutation_errors(run, batch, seed)
@@ -51,7 +51,7 @@ def _tokens() -> Tensor:
 def test_a_model_without_positions_is_equivariant() -> None:
     result = _measured(with_large_weights(Encoder()), _tokens())
     assert max(*result.layers, result.whole) <= tolerance(torch.float32)
-    assert result.unrelated > 0.5
+    assert result.control > 0.5
     assert (result.inputs, result.draws, result.reason) == (BATCH, 2, "")
 
 
@@ -61,7 +61,7 @@ def test_errors_do_not_depend_on_how_many_outputs_are_compared_at_once(monkeypat
     monkeypatch.setattr(whole_model, "AT_ONCE", 2 * WIDTH)
     by_tokens = _measured(model, _tokens())
     assert by_tokens.layers == pytest.approx(together.layers, rel=1e-12)
-    assert (by_tokens.whole, by_tokens.unrelated) == pytest.approx((together.whole, together.unrelated), rel=1e-12)
+    assert (by_tokens.whole, by_tokens.control) == pytest.approx((together.whole, together.control), rel=1e-12)
 
 
 def test_differences_of_outputs_are_the_largest_of_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_of_a_wide_output_some_columns_are_compared(monkeypatch: pytest.MonkeyPa
     def run(positions: float) -> Any:
         return lambda tokens: ModelOutput(attention=[], output=tokens @ weight + positions * places)
 
-    def measured(positions: float) -> WholeModelErrors:
+    def measured(positions: float) -> ModelValues:
         compare = whole_model._error
 
         def error(actual: Tensor | None, *others: Any) -> float:
@@ -171,4 +171,4 @@ def test_of_a_wide_output_some_columns_are_compared(monkeypatch: pytest.MonkeyPa
     assert set(held) == {TOKENS * 100}
     assert measured(0.0).whole < tolerance(torch.float32)
     assert some.whole == pytest.approx(everything.whole, rel=0.2)
-    assert some.unrelated == pytest.approx(everything.unrelated, rel=0.2)
+    assert some.control == pytest.approx(everything.control, rel=0.2)

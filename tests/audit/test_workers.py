@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from clearhead.audit import checkpoint as checkpoints
 from clearhead.audit import workers as processes
 from clearhead.audit.checkpoint import Checkpoint
-from clearhead.audit.engine import Measurement
 from clearhead.audit.options import AuditOptions, Baseline
 from clearhead.audit.part_runs import measure_part
-from clearhead.audit.parts import Run, Span
+from clearhead.audit.parts import Run
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.audit.shards import audit_shard, merge_shards
@@ -29,6 +28,7 @@ from clearhead.audit.workers import MOST_WORKERS, WAITING_CALLS, Workers, usable
 from clearhead.errors import InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.report.json_file import audit_as_json
+from clearhead.theories.accumulator import Accumulator
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.max_margin.on_heads import measurement as on_heads
 
@@ -90,14 +90,14 @@ def test_every_bit_equals_the_plain_audit(model: nn.Module, plain: AuditRecord, 
 def test_theories_are_measured_in_other_processes(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test above: without workers the same patch fails in this process."""
     here = os.getpid()
-    original = Measurement.observe
+    original = Accumulator.collect
 
-    def elsewhere(self: Measurement, *args: Any, **options: Any) -> None:
+    def elsewhere(self: Accumulator, *args: Any, **options: Any) -> None:
         if os.getpid() == here:
             raise InputError("measured in the main process")
         original(self, *args, **options)
 
-    monkeypatch.setattr(Measurement, "observe", elsewhere)
+    monkeypatch.setattr(Accumulator, "collect", elsewhere)
     options: dict[str, Any] = {"theories": "attention-sinks", "baseline": None}
     assert audit(model, batches(), workers=2, **options).findings
     with pytest.raises(InputError, match="measured in the main process"):
@@ -142,8 +142,7 @@ def test_what_predictions_were_made_of_stays_in_the_workers(model: nn.Module) ->
     def kept(workers: int) -> bool:
         options = AuditOptions(theories=("max-margin",), baseline=Baseline.NONE, workers=workers)
         part = measure_part(model, batches(), options, checkpoint=Checkpoint(None))
-        [measurement] = part.runs[0].measurements
-        return any(layer["kept"] for layer in measurement.state()["layers"])
+        return any(layer["kept"] for layer in part.runs[0].state()["layers"]["max-margin"])
 
     assert kept(workers=1)
     assert not kept(workers=2)
@@ -230,11 +229,11 @@ class _OddError(Exception):
 def test_errors_of_theories_reach_the_caller(
     model: nn.Module, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], text: str
 ) -> None:
-    def fail(self: Measurement, heads: Any, **options: Any) -> None:
-        if heads.layer == 1:
+    def fail(self: Accumulator, by_input: Any, **options: Any) -> None:
+        if self.layer == 1:
             raise error
 
-    monkeypatch.setattr(Measurement, "observe", fail)
+    monkeypatch.setattr(Accumulator, "collect", fail)
     with pytest.raises(kind, match=text) as raised:
         audit(model, batches(), workers=2, baseline=None)
     notes = "".join(getattr(raised.value, "__notes__", []))
@@ -242,11 +241,11 @@ def test_errors_of_theories_reach_the_caller(
 
 
 def test_a_killed_worker_is_an_error_that_says_what_to_do(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    def die(self: Measurement, heads: Any, **options: Any) -> None:
-        if heads.layer == 1:
+    def die(self: Accumulator, by_input: Any, **options: Any) -> None:
+        if self.layer == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr(Measurement, "observe", die)
+    monkeypatch.setattr(Accumulator, "collect", die)
     with pytest.raises(NotEnoughMemoryError, match=r"-9.*--workers 1"):
         audit(model, batches(), workers=2, baseline=None)
 
@@ -256,16 +255,16 @@ def test_few_calls_wait_for_a_slow_worker(monkeypatch: pytest.MonkeyPatch, most:
     """One is measured and one waits, whatever its size; a few further ones if they take little memory."""
     monkeypatch.setattr(processes, "WAITING_BYTES", most)
     gate = multiprocessing.get_context("fork").Event()
-    monkeypatch.setattr(Measurement, "observe", lambda self, heads, **options: gate.wait())
+    monkeypatch.setattr(Accumulator, "collect", lambda self, by_input, **options: gate.wait())
     [theory] = find_theories(["attention-sinks"])
-    run = Run(theories=[theory], measurements=[Measurement(theory)])
+    run = Run(theories=[theory])
     q = torch.rand(3, 2, 499, 31)
     heads = Heads(layer=0, name="attention", q=q, k=q, v=q, out=q, scale=0.5)
     with Workers(1, [theory]) as workers:
-        workers.begin(run, Span())
+        workers.begin(run)
         for _ in range(1 + waiting):
-            workers.observe(heads, inputs=3, lead=False)
-        further = threading.Thread(target=workers.observe, args=(heads,), kwargs={"inputs": 3, "lead": False})
+            workers.feed(heads, inputs=3, ahead=0)
+        further = threading.Thread(target=workers.feed, args=(heads,), kwargs={"inputs": 3, "ahead": 0})
         further.start()
         further.join(timeout=0.5)
         assert further.is_alive()

@@ -14,8 +14,8 @@ INVARIANCE = "tests/audit/test_invariance.py"
 MUTANTS = (
     Mutant("invariance: draws depend on the batch", "examples:make_examples.of_input", "(seed, heads.layer, first + index + 1)", "(seed, heads.layer, first + index + 1, heads.q.shape[0])", (INVARIANCE,)),
     Mutant("invariance: padding counts as tokens", "example:Example.visible", "self.mask.any(dim=-2)", "torch.ones_like(self.mask.any(dim=-2))", (INVARIANCE,)),
-    Mutant("samples: skipped inputs are not counted", "accumulators:ClaimSums.add", "self.values.put(self.examples, np.where(defined, sample.value, np.nan)[None])", "self.values.put(self.values._count, np.where(defined, sample.value, np.nan)[None])", (ENGINE,)),
-    Mutant("samples: merged inputs overwrite the first", "accumulators:ClaimSums.merge", "self.values.put(self.examples, other.by_example())", "self.values.put(0, other.by_example())", (ENGINE,)),
+    Mutant("samples: skipped inputs are not counted", "sums:Sums.add", "self.values.put(self.examples, np.where(defined, sample.value, np.nan)[None])", "self.values.put(self.values._count, np.where(defined, sample.value, np.nan)[None])", (ENGINE,)),
+    Mutant("samples: merged inputs overwrite the first", "sums:Sums.merge", "self.values.put(self.examples, other.by_example())", "self.values.put(0, other.by_example())", (ENGINE,)),
     Mutant("samples: other formats are read", "samples:read_samples", "metadata.get('format') != FORMAT", "False", (SAMPLES,)),
     Mutant("manifest: dtypes do not count in batches", "checksums:_add_tensor", "f'tensor {tensor.dtype} {tuple(tensor.shape)}\\n'", "f'tensor {tuple(tensor.shape)}\\n'", (MANIFEST,)),
     Mutant("manifest: shapes do not count in batches", "checksums:_add_tensor", "f'tensor {tensor.dtype} {tuple(tensor.shape)}\\n'", "f'tensor {tensor.dtype}\\n'", (MANIFEST,)),

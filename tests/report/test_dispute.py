@@ -10,7 +10,8 @@ from clearhead.report import calibration
 from clearhead.report.grid import arrange
 from clearhead.report.html import render_html, view_dispute
 from clearhead.theories.catalogue import TheorySource
-from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, OVERLAP
+from clearhead.theories.theory import Position
+from tests.report.synthetic import DISPUTE, EIGENVALUE, KERNEL_PCA, LOSS, MAX_MARGIN, OVERLAP
 
 
 def test_each_side_lists_its_statistics(disputed: AuditRecord) -> None:
@@ -64,3 +65,11 @@ def test_what_is_known_about_the_evidence_is_on_the_page(disputed: AuditRecord) 
     assert "<p>the first &lt;remark&gt;</p>" in page
     assert "<p>the second</p>" in page
     assert "About the evidence" not in render_html(disputed)
+
+
+def test_positions_on_a_theory_without_a_dispute_are_shown_with_its_verdict(disputed: AuditRecord) -> None:
+    said, other = (Position(source=source, says="They <all> do.", rests_on=("x",)) for source in ("A & B", "C & D"))
+    assert DISPUTE.theory != MAX_MARGIN.theory
+    page = render_html(dataclasses.replace(disputed, positions={MAX_MARGIN.theory: (said,), DISPUTE.theory: (other,)}))
+    assert "A &amp; B:</b> They &lt;all&gt; do." in page
+    assert "C &amp; D" not in page, "the dispute has its own positions"

@@ -33,8 +33,10 @@ class GradientCapture(Capture):
 
     replaces = True
 
-    def __init__(self, keep: Callable[[Heads], None] | None, *, residual_stream: bool) -> None:
-        super().__init__(keep, residual_stream=residual_stream)
+    def __init__(
+        self, keep: Callable[[Heads], None] | None, *, residual_stream: bool = False, linear_maps: bool = True
+    ) -> None:
+        super().__init__(keep, residual_stream=residual_stream, linear_maps=linear_maps)
         self._waiting: list[_Waiting] = []
         self._differentiating = False
 
@@ -166,6 +168,7 @@ def capture_gradients(
     keep: Callable[[Heads], None] | None = None,
     allow_unseen: bool = False,
     residual_stream: bool = False,
+    linear_maps: bool = True,
 ) -> Iterator[GradientCapture]:
     """Record `Heads` of every attention call with the gradient of a loss at its output, `out_gradient`.
 
@@ -182,7 +185,7 @@ def capture_gradients(
     """
     if any(x.is_inference() for x in chain(model.parameters(), model.buffers())):
         raise InputError("the model was made in torch.inference_mode and has no gradients: load it outside of that")
-    result = GradientCapture(keep, residual_stream=residual_stream)
+    result = GradientCapture(keep, residual_stream=residual_stream, linear_maps=linear_maps)
     with (
         torch.inference_mode(False),
         torch.enable_grad(),

@@ -34,7 +34,9 @@ class Capture:
     permanent = False
     replaces = False
 
-    def __init__(self, keep: Callable[[Heads], None] | None, *, residual_stream: bool) -> None:
+    def __init__(
+        self, keep: Callable[[Heads], None] | None, *, residual_stream: bool = False, linear_maps: bool = True
+    ) -> None:
         self.heads: list[Heads] = []
         self.layers: list[LayerRecord] = []
         self.unseen: tuple[str, ...] = ()
@@ -44,9 +46,11 @@ class Capture:
         self._numbers: dict[tuple[str, int], int] = {}
         self._calls: Counter[str] = Counter()
         self._calls_of_pass = 0
-        self.maps = MapTrace(lambda: self.counter.listening)
+        # The trace of the residual stream follows the inputs of the maps.
+        self.maps = MapTrace(lambda: self.counter.listening) if linear_maps or residual_stream else None
         self.stream = StreamTrace() if residual_stream else None
-        self.counter.around.append(self.maps.traced)
+        if self.maps is not None:
+            self.counter.around.append(self.maps.traced)
         if self.stream is not None:
             self.counter.around.append(partial(self.stream.traced, self._pass_ended))
             self.counter.pauses.append(self.stream.paused)
@@ -82,8 +86,8 @@ class Capture:
         return self.counter.paths.get(id(call.module), call.name)
 
     def with_maps(self, heads: Heads) -> Heads:
-        """Return the call with the linear maps of its queries, keys and values."""
-        return self.maps.with_origins(heads)
+        """Return the call with the linear maps of its queries, keys and values, if they are looked for."""
+        return heads if self.maps is None else self.maps.with_origins(heads)
 
     def block_call(self, heads: Heads, original: Original, *, projection: Tensor | None = None) -> BlockCall | None:
         """Return the call as the trace of the residual stream has it, None without one.
@@ -162,6 +166,7 @@ def capture(
     keep: Callable[[Heads], None] | None = None,
     allow_unseen: bool = False,
     residual_stream: bool = False,
+    linear_maps: bool = True,
 ) -> Iterator[Capture]:
     """Record `Heads` of every attention call while the model runs inside the block, in the thread that entered it.
 
@@ -179,11 +184,13 @@ def capture(
         when its residual stream is known, up to two calls later or when the pass is over, in the same order; if the
         model raises, waiting calls are dropped. Torch's fused encoder adds nothing that could be seen: `between` and
         `after` are those of the second run in which its attention is seen, equal to rounding.
+    linear_maps: look for the maps that made queries, keys and values, which takes time. With the residual stream they
+        are always looked for
 
     On leaving, raise `AttentionNotSeenError` if the model ran and no attention was seen, or if a module that looks like
     attention ran unseen.
     """
-    result = Capture(keep, residual_stream=residual_stream)
+    result = Capture(keep, residual_stream=residual_stream, linear_maps=linear_maps)
     with recorded(model, result, describe=describe, allow_unseen=allow_unseen):
         yield result
 
@@ -194,9 +201,10 @@ def recorded(
 ) -> Iterator[None]:
     """Attach the capture to every attention call of the model; on leaving, raise if attention ran unseen."""
     refuse_compiled(model)
-    result.maps.copies = frees_weights(model)
-    if result.stream is not None:
-        result.stream.copies = result.maps.copies
+    copies = frees_weights(model)
+    for trace in (result.maps, result.stream):
+        if trace is not None:
+            trace.copies = copies
     expected = ExpectedModules(model, lambda: result.counter.listening)
     try:
         with without_compiling(), attached(model, result, result.counter, describe=describe):

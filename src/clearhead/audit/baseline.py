@@ -14,10 +14,10 @@ import numpy as np
 from torch import Tensor, nn
 
 from clearhead._swap.notes import find_swaps
-from clearhead.audit.engine import Measurement
 from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.parts import Coverage, Run
 from clearhead.audit.record import DepthCurve
+from clearhead.audit.results import curves_of, findings_of
 from clearhead.audit.samples import ClaimSamples
 from clearhead.errors import AuditError
 from clearhead.interfaces.placement import full_weights
@@ -140,9 +140,9 @@ def baseline_of(runs: Sequence[Run], findings: Sequence[Finding], covered: Cover
     """Return the findings of the baseline models. `findings` and `covered` are the model's, which they must match."""
     baseline = Baseline(findings=[], with_norms=[], curves=[], models=0)
     differ = any(run.norms for run in runs)
-    normed = {run.baseline: run.measurements for run in runs if run.norms}
+    normed = {run.baseline: run for run in runs if run.norms}
     for run in runs:
-        measured = _findings(run.measurements)
+        measured = _findings(run, run.theories)
         titles = [theory.title for theory in run.theories]
         _require_match(
             findings,
@@ -154,18 +154,19 @@ def baseline_of(runs: Sequence[Run], findings: Sequence[Finding], covered: Cover
         )
         if run.norms:
             continue
-        again = [m for m in run.measurements if Need.BASELINE in m.theory.needs]
+        again = normed.get(run.baseline, run)
+        judged = [theory for theory in run.theories if Need.BASELINE in theory.needs]
         baseline = Baseline(
             findings=baseline.findings + measured,
-            with_norms=baseline.with_norms + _findings(normed.get(run.baseline, again)),
-            curves=baseline.curves + [curve for measurement in run.measurements for curve in measurement.curves()],
+            with_norms=baseline.with_norms + _findings(again, judged),
+            curves=baseline.curves + [curve for theory in run.theories for curve in curves_of(run, theory)],
             models=baseline.models + 1,
         )
     return baseline if differ else dataclasses.replace(baseline, with_norms=[])
 
 
-def _findings(measurements: Iterable[Measurement]) -> list[Finding]:
-    return [finding for measurement in measurements for finding in measurement.findings()]
+def _findings(run: Run, theories: Iterable[Theory]) -> list[Finding]:
+    return [finding for theory in theories for finding in findings_of(run, theory)]
 
 
 def _require_match(

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clearhead.audit.finishing import finish_audit
-from clearhead.audit.parts import Part, saved_types
+from clearhead.audit.parts import SAVED_TYPES, Part
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.state_file import read_state, write_state
 from clearhead.errors import InputError
@@ -88,4 +88,4 @@ class Checkpoint:
 
 def read_part(path: Path) -> Part:
     """Return the part that a file holds. Raise FileNotFoundError, or InputError for a damaged or another file."""
-    return Part.from_state(read_state(path, saved_types(find_theories())), find_theories)
+    return Part.from_state(read_state(path, SAVED_TYPES), find_theories)

@@ -12,6 +12,7 @@ from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.audit.parts import Part
 from clearhead.audit.record import AuditRecord, Timing
+from clearhead.audit.results import curves_of, findings_of, notes_of, samples_of
 from clearhead.errors import AuditError
 from clearhead.theories.catalogue import load_theories
 from clearhead.theories.reason import ReasonKind
@@ -31,18 +32,18 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
     [run] = [run for run in part.runs if run.baseline is None]
     seconds, judging = dict(part.seconds), 0.0
     findings = []
-    for measurement in run.measurements:
+    for theory in run.theories:
         start = time.perf_counter()
-        findings += measurement.findings()
+        findings += findings_of(run, theory)
         taken = time.perf_counter() - start
-        seconds[measurement.theory.title] += taken
+        seconds[theory.title] += taken
         judging += taken
-    curves = [curve for measurement in run.measurements for curve in measurement.curves()]
+    curves = [curve for theory in run.theories for curve in curves_of(run, theory)]
     before = baseline_of([other for other in part.runs if other.baseline is not None], findings, run.covered)
     judged_by_it = [theory for theory in chosen if Need.BASELINE in theory.needs]
     decisive = [theory.title for theory in judged_by_it]
     seed = manifest.seeds["controls"]
-    samples = tuple(sample for measurement in run.measurements for sample in measurement.samples())
+    samples = tuple(sample for theory in run.theories for sample in samples_of(run, theory))
     findings = with_baseline(
         findings, before.findings, before.with_norms, seed=seed, decisive=decisive, samples=samples
     )
@@ -78,13 +79,14 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         notes=(
             *part.notes,
             *_baseline_notes(chosen, compared, before.models),
-            *(note for measurement in run.measurements for note in measurement.notes()),
+            *(note for theory in run.theories for note in notes_of(run, theory)),
         ),
         theories=loaded.sources,
         samples=samples,
         manifest=manifest,
         baselines=before.counts,
         words={theory.title: theory.words for theory in chosen if theory.words is not None},
+        positions={theory.title: theory.positions for theory in chosen if theory.positions},
         shown=part.shown,
         texts=tuple(run.texts) if any(run.texts) else (),
     )

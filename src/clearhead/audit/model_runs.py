@@ -40,8 +40,8 @@ __all__ = [
 class Observe(Protocol):
     """A function that measures attention calls."""
 
-    def __call__(self, heads: Heads, *, inputs: int | None, lead: bool) -> None:
-        """Measure one call of a batch of `inputs` inputs; with `lead`, only for groups that other inputs complete."""
+    def __call__(self, heads: Heads, *, inputs: int | None, ahead: int) -> None:
+        """Measure one call of a batch of `inputs` inputs that begins `ahead` inputs before those that count."""
 
 
 def measure(
@@ -61,8 +61,8 @@ def measure(
 ) -> float:
     """Run the model on the batches of the span and give every attention call to `observe`; return its seconds.
 
-    The residual stream is captured if a theory needs it, and gradients if there is a loss. Every call is moved once to
-    the device of the theories' arithmetic.
+    The residual stream is captured if a theory needs it, linear maps likewise, and gradients if there is a loss. Every
+    call is moved once to the device of the theories' arithmetic.
 
     measured: called after each batch with its number of inputs, when the run has counted it
     options: what they name was found, as `usable_options` does
@@ -70,17 +70,18 @@ def measure(
     decode: turns token ids into text; the run keeps the beginning of every input
     record: called with the attention calls of the first batch too
     """
-    first = span.first - run.covered.inputs
+    first, ahead = span.first - run.covered.inputs, span.lead_inputs
     observer = _Observer(observe, options.layers, checked, torch.device(options.device))
     loss = options.loss_function
-    stream = any(Need.RESIDUAL_STREAM in theory.needs for theory in run.theories)
+    needs = frozenset[Need]().union(*(theory.needs for theory in run.theories))
     open_capture = capture if loss is None else capture_gradients
     with open_capture(
         model,
         describe=options.descriptions,
         keep=observer,
         allow_unseen=options.allow_unseen,
-        residual_stream=stream,
+        residual_stream=Need.RESIDUAL_STREAM in needs,
+        linear_maps=Need.WEIGHTS in needs,
     ) as captured:
         for index, batch in enumerate(itertools.islice(batches, span.end)):
             if most is not None and first + run.covered.inputs >= most:
@@ -88,14 +89,16 @@ def measure(
             if index < span.lead:
                 continue
             progress(run.covered.inputs)
-            observer.lead, observer.inputs = index < span.start, count_inputs(batch)
-            observer.record = record if index == 0 and not observer.lead else None
+            observer.ahead, observer.inputs = ahead, count_inputs(batch)
+            ahead = max(ahead - observer.inputs, 0)
+            history = index < span.start
+            observer.record = record if index == 0 and not history else None
             which = f"the batch after {first + run.covered.inputs} inputs"
             output = call_model(model, batch, which, observer)
             if loss is not None:
                 _differentiate(captured, loss, output, batch, which)
             del output  # logits of many words, which would stay in memory while the next are made
-            if not observer.lead:
+            if not history:
                 tokens = _count_tokens(batch)
                 run.covered += Coverage(observer.inputs, observer.attended if tokens is None else tokens)
                 run.texts += [] if decode is None else input_texts(batch, observer.inputs, decode)
@@ -114,7 +117,7 @@ def run_whole_model(
     def keep(heads: Heads) -> None:
         attention.append(heads.out if heads.out.shape[-2] == heads.k.shape[-2] else None)
 
-    with capture(model, describe=describe, allow_unseen=allow_unseen, keep=keep):
+    with capture(model, describe=describe, allow_unseen=allow_unseen, keep=keep, linear_maps=False):
         output = next(tensors(call_model(model, batch, "one of its first inputs alone")))
     return_freed_memory()
     return ModelOutput(attention=attention, output=output)
@@ -154,8 +157,8 @@ class _Observer:
         """Number of inputs of the batch."""
         self.record: Callable[[Heads], None] | None = None
         """Gets every call too."""
-        self.lead = False
-        """Whether the batch is measured by another part, and only its groups of inputs are made here."""
+        self.ahead = 0
+        """How many inputs the batch begins before those that count here; 0 if it counts."""
         self._checked = checked
         self._observe = observe
         self._layers = layers
@@ -175,7 +178,7 @@ class _Observer:
             if self.record is not None:
                 self.record(heads)
             start = time.perf_counter()
-            self._observe(heads.to(self._device), inputs=self.inputs or None, lead=self.lead)
+            self._observe(heads.to(self._device), inputs=self.inputs or None, ahead=self.ahead)
             self.seconds += time.perf_counter() - start
             return_freed_memory()
         except Exception as error:

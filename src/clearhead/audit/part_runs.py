@@ -15,7 +15,7 @@ from clearhead._swap.notes import swapped_operators
 from clearhead.audit.baseline import BASELINE_INPUTS, baseline_seeds, draw_baselines, measure_baseline
 from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import BatchChecksum
-from clearhead.audit.engine import Measurement
+from clearhead.audit.engine import feed
 from clearhead.audit.fidelity import check_fidelity
 from clearhead.audit.manifest import Manifest, make_manifest
 from clearhead.audit.model_runs import (
@@ -31,13 +31,13 @@ from clearhead.audit.record import Fidelity
 from clearhead.audit.scanned_batches import Scan, require_data, same_batches, scan
 from clearhead.audit.shown_inputs import InputRecorder
 from clearhead.audit.usable import usable_options
-from clearhead.audit.workers import Workers, observe
+from clearhead.audit.workers import Workers
 from clearhead.errors import AuditError
 from clearhead.loading.encoding import Decode
 from clearhead.numerics.memory import peak_memory
 from clearhead.numerics.threads import torch_threads
 from clearhead.theories.catalogue import find_theories
-from clearhead.theories.theory import Need, Theory, WholeModelErrors
+from clearhead.theories.theory import ModelValues, Need, Theory
 
 __all__ = ["CHECKED_INPUTS", "measure_part"]
 
@@ -212,7 +212,7 @@ class _Runs:
     ) -> None:
         """Measure the audited model, or the rest of its batches, and the model as a whole."""
         part, checksum = self._part, self._checksum
-        run = _run_of(part, theories)
+        run = _run_of(part, self._options, theories)
         if run.complete:
             require_data(part, batches)
             return
@@ -223,7 +223,7 @@ class _Runs:
         elif run.batches and checksum.hexdigest() != self._scanned.checksums[run.batches - 1]:
             raise AuditError("the batches changed while they were read; give the same batches in every iteration")
         if self._workers is not None and part.shard.count == 1:
-            self._workers.predict()
+            self._workers.finish()
         if part.shard.number == 1:  # while workers still measure
             part.whole_model = tuple(_run_whole_model(model, first, theories, self._options, part))
         run.complete = True
@@ -233,7 +233,7 @@ class _Runs:
         self, model: nn.Module, theories: Sequence[Theory], number: int, norms: bool, *, batches: Iterable[Any]
     ) -> None:
         """Measure a baseline model, unless that is done."""
-        run = _run_of(self._part, theories, number, norms)
+        run = _run_of(self._part, self._options, theories, number, norms)
         if not run.complete:
             with evaluation_mode(model), torch.no_grad():
                 self._measure(model, run, iter(batches), "baseline")
@@ -242,26 +242,12 @@ class _Runs:
     def _measure(self, model: nn.Module, run: Run, batches: Iterable[Any], phase: str) -> None:
         """Measure one model, or the rest of its batches."""
         part, options, own = self._part, self._options, run.baseline is None
-        most = None if own else BASELINE_INPUTS
         of_shard = part.shard.batches(len(self._scanned.sizes))
         end = of_shard.stop if part.shard.count > 1 else None
-        span = span_of(part.sizes, max(run.batches, of_shard.start), end, run.theories)
-        if not run.measurements:
-            run.measurements = [
-                Measurement(
-                    theory,
-                    seed=options.seed,
-                    controls=own,
-                    claims=theory.claims if options.claims is Claims.ALL else theory.deciding_claims,
-                    first=span.first,
-                    lead=span.lead_inputs,
-                    most=most,
-                    control_inputs=options.control_inputs,
-                )
-                for theory in run.theories
-            ]
+        span = span_of(part.sizes, max(run.batches, of_shard.start), end)
+        run.first = span.first
         if self._workers is not None:
-            self._workers.begin(run, span)
+            self._workers.begin(run)
         threads = torch.get_num_threads()
         if self._workers is not None and own:
             threads = max(1, threads // 2)
@@ -281,14 +267,12 @@ class _Runs:
                 batches,
                 run,
                 span,
-                functools.partial(observe, run.measurements, seconds=part.seconds)
-                if self._workers is None
-                else self._workers.observe,
+                functools.partial(feed, run, seconds=part.seconds) if self._workers is None else self._workers.feed,
                 lambda done: self._progress(phase, done),
                 measured,
                 options,
                 checked=[layer.name for layer in part.fidelity.layers],
-                most=most,
+                most=run.limit,
                 decode=self._decode if own else None,
                 record=self._recorder if own else None,
             )
@@ -307,25 +291,41 @@ def _same_audit(saved: Part | None, part: Part, notice: Callable[[str], None]) -
     return saved
 
 
-def _run_of(part: Part, theories: Sequence[Theory], baseline: int | None = None, norms: bool = False) -> Run:
+def _run_of(
+    part: Part, options: AuditOptions, theories: Sequence[Theory], baseline: int | None = None, norms: bool = False
+) -> Run:
     """Return the part's run of a model; a new one if there is none."""
     for run in part.runs:
         if (run.baseline, run.norms) == (baseline, norms):
             return run
-    part.runs.append(Run(theories=theories, measurements=[], baseline=baseline, norms=norms))
+    own = baseline is None
+    part.runs.append(
+        Run(
+            theories=theories,
+            seed=options.seed,
+            controls=own,
+            claims=None
+            if options.claims is Claims.ALL
+            else frozenset(claim for theory in theories for claim in theory.deciding_claims),
+            limit=None if own else BASELINE_INPUTS,
+            control_inputs=options.control_inputs,
+            baseline=baseline,
+            norms=norms,
+        )
+    )
     return part.runs[-1]
 
 
 def _run_whole_model(
     model: nn.Module, batch: Any, theories: Sequence[Theory], options: AuditOptions, part: Part
-) -> Iterator[WholeModelErrors]:
+) -> Iterator[ModelValues]:
     run_once = functools.partial(
         run_whole_model, model, describe=options.descriptions, allow_unseen=options.allow_unseen
     )
     for theory in theories:
-        if theory.whole_model is not None:
+        if theory.on_model is not None:
             start = time.perf_counter()
-            yield theory.whole_model(run_once, batch, options.seed)
+            yield theory.on_model(run_once, batch, options.seed)
             taken = time.perf_counter() - start
             part.seconds[theory.title] += taken
             part.measuring += taken

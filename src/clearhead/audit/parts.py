@@ -6,20 +6,22 @@ an audit that runs on several machines: a checkpoint is the only shard, and it i
 
 import dataclasses
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clearhead.audit.engine import Measurement, first_of_groups
-from clearhead.audit.layers import LayerPredictions
+from clearhead.audit.examples import CONTROL_INPUTS
 from clearhead.audit.manifest import Manifest
 from clearhead.audit.record import Fidelity
 from clearhead.audit.shown_inputs import ShownInput, ShownLayer
 from clearhead.errors import InputError
 from clearhead.heads import LayerRecord
-from clearhead.theories.theory import Picture, Theory, WholeModelErrors
+from clearhead.theories.accumulator import HISTORY, Accumulator, new_accumulator
+from clearhead.theories.example import Cache
+from clearhead.theories.theory import Claim, ModelValues, Picture, Theory
 
-__all__ = ["Coverage", "Part", "Run", "Shard", "Span", "saved_types", "span_of"]
+__all__ = ["SAVED_TYPES", "Coverage", "Part", "Run", "Shard", "Span", "span_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The batches that a run goes over: those of `lead` complete groups of inputs, those from `start` are measured.
+    """The batches that a run goes over: those from `lead` to `start` are history, those from `start` on count.
 
     end: number of the first batch after them; None for all
     first: number of inputs before `start`; lead_inputs: number of inputs from `lead` to `start`
@@ -76,13 +78,11 @@ class Span:
     lead_inputs: int = 0
 
 
-def span_of(sizes: Sequence[int], start: int, end: int | None, theories: Sequence[Theory]) -> Span:
+def span_of(sizes: Sequence[int], start: int, end: int | None) -> Span:
     """Return the span from the batch `start` on, given the numbers of inputs of all batches before it."""
     first = sum(sizes[:start])
-    groups = [theory.grouping.size for theory in theories if theory.grouping is not None]
-    needed = min((first_of_groups(first, size) for size in groups), default=first)
     lead, before = start, first
-    while before > needed:
+    while before > max(first - HISTORY, 0):
         lead -= 1
         before -= sizes[lead]
     return Span(lead=lead, start=start, end=end, first=first, lead_inputs=first - before)
@@ -94,12 +94,25 @@ class Run:
 
     baseline: number of the baseline model, from 0; None for the audited model
     norms: whether the baseline model has the norms of the audited one
+    seed: of random numbers; controls: whether controls are measured, on the first `control_inputs` inputs of the audit
+    claims: those that are measured; None for all
+    limit: how many inputs of the audit are measured; None for all
+    first: how many inputs of the audit come before those of this part, or before those with which it goes on
+    accumulators: by the key of the theory and the number of the layer
+    caches: what the examples of a theory share; they are not saved
     batches: number of the batch that comes next, among all batches of the audit
     texts: the beginning of every input, for the report; of the audited model alone
     """
 
     theories: Sequence[Theory]
-    measurements: list[Measurement]
+    seed: int = 0
+    controls: bool = True
+    claims: frozenset[Claim] | None = None
+    limit: int | None = None
+    control_inputs: int = CONTROL_INPUTS
+    first: int = 0
+    accumulators: defaultdict[str, dict[int, Accumulator]] = field(default_factory=lambda: defaultdict(dict))
+    caches: defaultdict[str, Cache] = field(default_factory=lambda: defaultdict(Cache))
     baseline: int | None = None
     norms: bool = False
     covered: Coverage = Coverage(0, 0)
@@ -107,10 +120,26 @@ class Run:
     complete: bool = False
     texts: list[str] = field(default_factory=list)
 
+    def layers_of(self, theory: Theory) -> list[Accumulator]:
+        """Return the accumulators of a theory by layer."""
+        layers = self.accumulators[theory.key]
+        return [layers[number] for number in sorted(layers)]
+
     def merge(self, other: "Run") -> None:
         """Add the sums of the same model on the next batches."""
-        for mine, theirs in zip(self.measurements, other.measurements, strict=True):
-            mine.merge(theirs)
+        mine, theirs = (
+            f"{', '.join(theory.key for theory in run.theories)} with seed {run.seed}"
+            f"{'' if run.controls else ' without controls'}"
+            for run in (self, other)
+        )
+        if mine != theirs:
+            raise InputError(f"cannot merge {theirs} into {mine}; merge parts of one audit")
+        for key, layers in other.accumulators.items():
+            for number, layer in layers.items():
+                if number in self.accumulators[key]:
+                    self.accumulators[key][number].merge(layer)
+                else:
+                    self.accumulators[key][number] = layer
         self.covered += other.covered
         self.texts += other.texts
 
@@ -118,7 +147,13 @@ class Run:
         """Return the run as plain values and arrays."""
         return {
             "theories": [theory.key for theory in self.theories],
-            "measurements": [measurement.state() for measurement in self.measurements],
+            "seed": self.seed,
+            "controls": self.controls,
+            "claims": None if self.claims is None else {theory.key: self._numbers(theory) for theory in self.theories},
+            "limit": self.limit,
+            "control inputs": self.control_inputs,
+            "first": self.first,
+            "layers": {theory.key: [x.state() for x in self.layers_of(theory)] for theory in self.theories},
             "baseline": self.baseline,
             "norms": self.norms,
             "covered": [self.covered.inputs, self.covered.tokens],
@@ -127,17 +162,26 @@ class Run:
             "texts": self.texts,
         }
 
+    def _numbers(self, theory: Theory) -> list[int]:
+        """Return the numbers of the theory's claims that are measured."""
+        assert self.claims is not None
+        return [number for number, claim in enumerate(theory.claims) if claim in self.claims]
+
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], theories: Sequence[Theory], sizes: Sequence[int]) -> "Run":
-        """Return the run that `state` was taken of; it can go on. `sizes` are the batches' numbers of inputs."""
-        chosen = [theory for theory in theories if theory.key in state["theories"]]
-        span = Span() if state["complete"] else span_of(sizes, state["batches"], None, chosen)
-        return cls(
-            theories=chosen,
-            measurements=[
-                Measurement.from_state(measured, theory, first=span.first, lead=span.lead_inputs)
-                for measured, theory in zip(state["measurements"], chosen, strict=True)
-            ],
+    def from_state(cls, state: Mapping[str, Any], theories: Sequence[Theory]) -> "Run":
+        """Return the run that `state` was taken of; it can go on."""
+        by_key = {theory.key: theory for theory in theories if theory.key in state["theories"]}
+        claims = state["claims"]
+        run = cls(
+            theories=list(by_key.values()),
+            seed=state["seed"],
+            controls=state["controls"],
+            claims=None
+            if claims is None
+            else frozenset(by_key[key].claims[number] for key, numbers in claims.items() for number in numbers),
+            limit=state["limit"],
+            control_inputs=state["control inputs"],
+            first=state["first"],
             baseline=state["baseline"],
             norms=state["norms"],
             covered=Coverage(*state["covered"]),
@@ -145,6 +189,17 @@ class Run:
             complete=state["complete"],
             texts=list(state["texts"]),
         )
+        run.restore(state["layers"])
+        return run
+
+    def restore(self, layers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        """Take over the states of layers by theory, in place of the accumulators so far."""
+        for theory in self.theories:
+            made = self.accumulators[theory.key] = {}
+            for entry in layers[theory.key]:
+                number = entry["layer"]
+                made[number] = new_accumulator(theory, number, entry["name"], entry["heads"], controls=self.controls)
+                made[number].restore(entry)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -166,7 +221,7 @@ class Part:
     name: str
     data: str
     fidelity: Fidelity
-    whole_model: tuple[WholeModelErrors, ...]
+    whole_model: tuple[ModelValues, ...]
     notes: tuple[str, ...]
     runs: list[Run] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
@@ -198,7 +253,7 @@ class Part:
                 **state,
                 "shard": Shard(*state["shard"]),
                 "manifest": Manifest.from_dict(state["manifest"]),
-                "runs": [Run.from_state(run, theories, state["sizes"]) for run in state["runs"]],
+                "runs": [Run.from_state(run, theories) for run in state["runs"]],
             }
         )
 
@@ -220,8 +275,5 @@ class Part:
         ]
 
 
-def saved_types(theories: Sequence[Theory]) -> tuple[type, ...]:
-    """Return the dataclasses that the file of a part may hold."""
-    kept = (t.grouping.predictions.kept_types for t in theories if t.grouping and t.grouping.predictions)
-    own = (Fidelity, LayerPredictions, LayerRecord, WholeModelErrors, ShownInput, ShownLayer, Picture)
-    return (*own, *(kind for kinds in kept for kind in kinds))
+SAVED_TYPES = (Fidelity, LayerRecord, ModelValues, ShownInput, ShownLayer, Picture)
+"""The dataclasses that the file of a part may hold."""

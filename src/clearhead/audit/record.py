@@ -17,7 +17,7 @@ from clearhead.heads import LayerRecord
 from clearhead.numerics.moments import Interval, RunningMoments
 from clearhead.rendering import render
 from clearhead.theories.catalogue import TheorySource
-from clearhead.theories.theory import Dispute, PlainWords, WholeModelErrors
+from clearhead.theories.theory import Dispute, ModelValues, PlainWords, Position
 
 __all__ = ["AuditRecord", "DepthCurve", "DepthLine", "Fidelity", "Timing"]
 
@@ -117,7 +117,7 @@ class AuditRecord:
     timing: Timing
     measured_claims: str = "all"
     """The claims that were measured: "primary" or "all"."""
-    whole_model: tuple[WholeModelErrors, ...] = ()
+    whole_model: tuple[ModelValues, ...] = ()
     disputes: tuple[Dispute, ...] = ()
     curves: tuple[DepthCurve, ...] = ()
     notes: tuple[str, ...] = ()
@@ -132,6 +132,8 @@ class AuditRecord:
     """The baselines that were measured, and the number of models of each."""
     words: dict[str, PlainWords] = field(default_factory=dict)
     """Theories and their verdicts for readers of another field, by title."""
+    positions: dict[str, tuple[Position, ...]] = field(default_factory=dict)
+    """What publications say on the theories, by title."""
     shown: tuple[ShownInput, ...] = ()
     """Inputs whose attention the report shows."""
     texts: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,15 +22,15 @@ from typing import Any
 
 import torch
 
-from clearhead.audit.engine import Measurement
-from clearhead.audit.parts import Run, Span
+from clearhead.audit.engine import feed
+from clearhead.audit.parts import Run
 from clearhead.audit.transfer import Channel
 from clearhead.errors import ClearheadError, InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.numerics.memory import peak_memory, return_freed_memory
 from clearhead.theories.theory import Theory
 
-__all__ = ["MOST_WORKERS", "WAITING_CALLS", "Workers", "observe", "usable_workers"]
+__all__ = ["MOST_WORKERS", "WAITING_CALLS", "Workers", "usable_workers"]
 
 MOST_WORKERS = 8
 """Largest number of workers that is chosen automatically. Each needs memory for a call and its theories."""
@@ -60,26 +60,6 @@ def usable_workers(wanted: int | None, device: torch.device) -> int:
     return wanted
 
 
-def observe(
-    measurements: Sequence[Measurement],
-    heads: Heads,
-    *,
-    inputs: int | None,
-    lead: bool,
-    seconds: MutableMapping[str, float],
-) -> None:
-    """Give one call to every measurement. `seconds` gains the time of each theory by its title.
-
-    lead: whether another part counts the inputs, and only their groups are made here
-    """
-    for measurement in measurements:
-        if lead and measurement.theory.grouping is None:
-            continue
-        start = time.perf_counter()
-        measurement.observe(heads, inputs=inputs)
-        seconds[measurement.theory.title] += time.perf_counter() - start
-
-
 class Workers:
     """The processes that measure the layers of an audit. Used as a context, which ends them.
 
@@ -103,25 +83,25 @@ class Workers:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def begin(self, run: Run, span: Span) -> None:
+    def begin(self, run: Run) -> None:
         """Measure the calls that follow for this run, from the sums that it has."""
-        states = [measurement.state() for measurement in run.measurements]
+        state = run.state() | {"texts": []}
         self._runs.append(run)
         for number, worker in enumerate(self._workers):
-            own = [
-                state | {"layers": [entry for entry in state["layers"] if self._owner(entry["layer"]) == number]}
-                for state in states
-            ]
-            worker.put(("begin", own, span.first, span.lead_inputs))
+            layers = {
+                key: [entry for entry in entries if self._owner(entry["layer"]) == number]
+                for key, entries in state["layers"].items()
+            }
+            worker.put(("begin", state | {"layers": layers}))
 
-    def observe(self, heads: Heads, *, inputs: int | None, lead: bool) -> None:
+    def feed(self, heads: Heads, *, inputs: int | None, ahead: int) -> None:
         """Send one call to the worker of its layer. Wait while it has enough calls."""
-        self._workers[self._owner(heads.layer)].put(("observe", heads, inputs, lead))
+        self._workers[self._owner(heads.layer)].put(("feed", heads, inputs, ahead))
 
-    def predict(self) -> None:
-        """Let the workers compute the predictions of the run, whose calls are all sent, while further runs follow."""
+    def finish(self) -> None:
+        """Let the workers finish the run, whose calls are all sent, while further runs follow."""
         for worker in self._workers:
-            worker.put(("predict",))
+            worker.put(("finish",))
 
     def collect(self, seconds: MutableMapping[str, float]) -> None:
         """Wait until all calls are measured, and give the runs their sums. Only the last run may go on."""
@@ -134,10 +114,9 @@ class Workers:
         for title in seconds:
             seconds[title] += sum(reply["seconds"].get(title, 0.0) for reply in replies)
         for index, run in enumerate(self._runs):
-            run.measurements = [
-                _united([reply["runs"][index][place] for reply in replies], measurement.theory)
-                for place, measurement in enumerate(run.measurements)
-            ]
+            parts = [reply["runs"][index] for reply in replies]
+            keys = [theory.key for theory in run.theories]
+            run.restore({key: [entry for part in parts for entry in part[key]] for key in keys})
         del self._runs[:-1]
 
     def close(self) -> None:
@@ -147,12 +126,6 @@ class Workers:
 
     def _owner(self, layer: int) -> int:
         return layer % len(self._workers)
-
-
-def _united(states: Sequence[Mapping[str, Any]], theory: Theory) -> Measurement:
-    """Return the measurement whose layers were measured by several workers."""
-    layers = sorted((entry for state in states for entry in state["layers"]), key=lambda entry: entry["layer"])
-    return Measurement.from_state({**states[0], "layers": layers}, theory)
 
 
 class _Worker:
@@ -221,34 +194,30 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one ends the others
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    by_key = {theory.key: theory for theory in theories}
-    runs: list[list[Measurement]] = []
+    runs: list[Run] = []
     seconds = dict.fromkeys((theory.title for theory in theories), 0.0)
     before = peak_memory() or 0
     background = ThreadPoolExecutor(1)  # so that calls of the baseline do not wait for a large problem
-    predictions: list[Future[dict[str, float]]] = []
+    finished: list[Future[dict[str, float]]] = []
     try:
         with torch.no_grad():
             while True:
                 kind, *arguments = channel.receive()
                 answer: dict[str, Any] | None = None
                 if kind == "begin":
-                    states, first, lead = arguments
-                    runs.append(
-                        [Measurement.from_state(s, by_key[s["theory"]], first=first, lead=lead) for s in states]
-                    )
-                elif kind == "observe":
-                    heads, inputs, of_lead = arguments
-                    observe(runs[-1], heads, inputs=inputs, lead=of_lead, seconds=seconds)
+                    runs.append(Run.from_state(arguments[0], theories))
+                elif kind == "feed":
+                    heads, inputs, ahead = arguments
+                    feed(runs[-1], heads, inputs=inputs, ahead=ahead, seconds=seconds)
                     del heads, arguments
                     return_freed_memory()
-                elif kind == "predict":
-                    predictions.append(background.submit(_predict, runs[-1]))
+                elif kind == "finish":
+                    finished.append(background.submit(_finish, runs[-1]))
                 else:
-                    for taken in (prediction.result() for prediction in predictions):
+                    for taken in (each.result() for each in finished):
                         seconds = {title: x + taken.get(title, 0.0) for title, x in seconds.items()}
-                    predictions.clear()
-                    states = [[measurement.state() for measurement in run] for run in runs]
+                    finished.clear()
+                    states = [run.state()["layers"] for run in runs]
                     added = (peak_memory() or 0) - before - channel.shared  # which the main process counts
                     answer = {"runs": states, "seconds": seconds, "memory": added}
                     del runs[:-1]
@@ -261,13 +230,14 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
     os._exit(0)  # nothing that this process shares with the main one is flushed or removed twice
 
 
-def _predict(measurements: Sequence[Measurement]) -> dict[str, float]:
-    """Compute the predictions of a run; return the seconds of each theory by its title."""
+def _finish(run: Run) -> dict[str, float]:
+    """Finish a run that no call follows; return the seconds of each theory by its title."""
     seconds = {}
-    for measurement in measurements:
+    for theory in run.theories:
         start = time.perf_counter()
-        measurement.predict(last=True)
-        seconds[measurement.theory.title] = time.perf_counter() - start
+        for layer in run.layers_of(theory):
+            layer.finish(last=True)
+        seconds[theory.title] = time.perf_counter() - start
     return seconds
 
 

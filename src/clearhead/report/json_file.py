@@ -14,7 +14,7 @@ from clearhead.numerics.moments import Array
 from clearhead.rendering import renders
 from clearhead.report.grid import Cell, ClaimGrid, arrange, beyond_controls
 from clearhead.report.wording import closest_control, deciding_control, evidence, headline
-from clearhead.theories.theory import Claim
+from clearhead.theories.theory import Claim, ModelValues
 
 __all__ = ["audit_as_json", "audit_as_text", "plain", "write_json"]
 
@@ -38,7 +38,7 @@ def audit_as_json(record: AuditRecord) -> dict[str, Any]:
         "disputes": plain(record.disputes),
         "summaries": [_summary(grid) for grid in grids],
         "fidelity": plain(record.fidelity),
-        "whole_model": plain(record.whole_model),
+        "whole_model": [_on_model(values) for values in record.whole_model],
         "theories": plain(record.theories),
         "curves": plain(record.curves),
         "pictures": _pictures(record),
@@ -66,6 +66,12 @@ def _pictures(record: AuditRecord) -> list[dict[str, Any]]:
         for layer in shown.layers
         for picture in layer.pictures
     ]
+
+
+def _on_model(values: ModelValues) -> dict[str, Any]:
+    names = {"control": "unrelated"}
+    shown = ("theory", "layers", "whole", "control", "inputs", "draws", "reason")
+    return {names.get(name, name): plain(getattr(values, name)) for name in shown}
 
 
 def _rounded(numbers: Array) -> Any:

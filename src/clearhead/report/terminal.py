@@ -29,7 +29,7 @@ from clearhead.report.wording import (
     short,
     skip_sentence,
 )
-from clearhead.theories.theory import Role, WholeModelErrors
+from clearhead.theories.theory import ModelValues, Role
 
 
 def print_audit(record: AuditRecord, console: Console) -> None:
@@ -95,8 +95,8 @@ def _print_checks(record: AuditRecord, leads: Sequence[ClaimGrid], console: Cons
         print_paragraph("missing", Text(text), console)
     for line in _controls(leads):
         print_paragraph("controls", Text(line), console)
-    for errors in record.whole_model:
-        print_paragraph("order", Text(_order(errors)), console)
+    for values in record.whole_model:
+        print_paragraph("model", Text(_on_model(values)), console)
 
 
 def _fidelity(fidelity: Fidelity) -> list[str]:
@@ -130,14 +130,15 @@ def _controls(leads: Sequence[ClaimGrid]) -> Iterator[str]:
     yield from lines
 
 
-def _order(symmetry: WholeModelErrors) -> str:
-    if not symmetry.layers:
-        return f"permuted tokens were not measured: {clean(symmetry.reason)}"
-    layers = " ".join(short(error) for error in symmetry.layers)
-    whole = f"whole model {short(symmetry.whole)} (an unrelated order {short(symmetry.unrelated)})"
-    if symmetry.reason:
-        whole = f"whole model: {clean(symmetry.reason)}"
-    return f"relative error when tokens are permuted (0: order does not matter), by layer {layers}; {whole}"
+def _on_model(values: ModelValues) -> str:
+    quantity = clean(values.quantity)
+    if not values.layers:
+        return f"{quantity}: not measured, {clean(values.reason)}"
+    layers = " ".join(short(value) for value in values.layers)
+    whole = f"whole model {short(values.whole)} ({clean(values.control_name)} {short(values.control)})"
+    if values.reason:
+        whole = f"whole model: {clean(values.reason)}"
+    return f"{quantity}, by layer {layers}; {whole}"
 
 
 def _disputes(record: AuditRecord, leads: Sequence[ClaimGrid]) -> Iterator[str]:

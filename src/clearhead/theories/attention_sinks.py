@@ -14,10 +14,22 @@ from clearhead.shapes import Bool, Float, all_finite
 from clearhead.theories.example import Example, Random, between, first_weights
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.samples import SAMPLED, measure_by_head, sample_tokens
-from clearhead.theories.theory import Claim, Control, Direction, Need, PlainWords, Role, Sample, Samples, Theory
+from clearhead.theories.theory import (
+    Claim,
+    Control,
+    Direction,
+    Need,
+    PlainWords,
+    Position,
+    Role,
+    Sample,
+    Samples,
+    Theory,
+)
 
 TITLE = "attention sinks"
 GU = "Gu et al. 2024 (arXiv 2410.10781)"
+BARBERO = "Barbero et al. 2025 (arXiv 2504.02732)"
 EPSILON = 0.3
 POSITIONS = 16
 FEWEST_TOKENS = 4
@@ -30,7 +42,7 @@ MASS = Claim(
     statistic="attention on the first token",
     statement="queries give the first token more attention than a token gets by its position in the mask",
     formula="mean over queries i > 1 of softmax(s q_i·k_j)_1",
-    citation=f"{GU}, section 3; Barbero et al. 2025 (arXiv 2504.02732)",
+    citation=f"{GU}, section 3; {BARBERO}",
     predicted=None,
     direction=Direction.HIGHER,
     percent=True,
@@ -132,4 +144,17 @@ THEORY = Theory(
     applies=applies,
     needs=frozenset({Need.BASELINE}),
     words=WORDS,
+    positions=(
+        Position(
+            source=GU,
+            says="Trained language models give their first token a large part of the attention, whatever the token is. "
+            "Its values are small, so that the attention adds little.",
+            rests_on=(MASS.statistic, VALUE.statistic, RATE.statistic),
+        ),
+        Position(
+            source=BARBERO,
+            says="Attention on the first token is a way not to mix tokens.",
+            rests_on=(MASS.statistic,),
+        ),
+    ),
 )

@@ -1,7 +1,7 @@
 """One example: the tensors of one input at one layer, without a batch axis, and the attention of some of its heads."""
 
 import threading
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -13,14 +13,15 @@ from torch import Tensor
 from clearhead.heads import LinearMap, ResidualStream, attention_weights
 from clearhead.shapes import Bool, Float
 
-__all__ = ["Cache", "Example", "Group", "ModelOutput", "Random"]
+__all__ = ["Cache", "Example", "ModelOutput", "Random"]
 
 
 Value = TypeVar("Value")
+Wanted = TypeVar("Wanted", bound=Hashable)
 
 
 class Random:
-    """Random numbers of one example or group: the same for the same seed, layer and number, however inputs are batched.
+    """Random numbers of one example: the same for the same seed, layer and number, however inputs are batched.
 
     `torch` and `numpy` are generators that advance as they are used.
     """
@@ -98,26 +99,16 @@ class Example:
         """Return whether one of these claims is wanted."""
         return self.claims is None or any(claim in self.claims for claim in claims)
 
+    def wanted(self, by_claim: Mapping[Wanted, Value]) -> dict[Wanted, Value]:
+        """Return the entries of the claims that are wanted."""
+        return {claim: value for claim, value in by_claim.items() if self.wants(claim)}
+
     @property
     def visible(self) -> Bool[Tensor, "#h m"]:
         """Keys that at least one query attends to: tokens that are not padding. One row if all heads share it."""
         if self.mask is None:
             return torch.ones(1, self.k.shape[-2], dtype=torch.bool, device=self.k.device)
         return self.mask.any(dim=-2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """Prepared examples of several inputs at one layer, which make one sample.
-
-    number: of the group at this layer, from 0; before: the prepared examples of the group before, if any
-    last: the example that completed the group
-    """
-
-    number: int
-    prepared: Sequence[Any]
-    before: Sequence[Any]
-    last: Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""A theory of attention as one object: its claims, how they are measured, what it needs and what is disputed.
+"""A theory of attention as one object: its claims, how they are measured, what it needs and what publications say.
 
-A theory defines what to compute on one example. The engine (`clearhead.audit.engine`) does the rest: batches, windows,
-masks, seeds, skipping, sums over examples, timing.
+A theory defines what to compute on one example. The engine (`clearhead.audit.engine`) and the theory's accumulators do
+the rest: batches, windows, masks, seeds, skipping, sums over examples, timing.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,12 +15,26 @@ from numpy.typing import NDArray
 
 from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
-from clearhead.theories.example import Example, Group, ModelOutput, Random
+from clearhead.theories.example import Example, ModelOutput, Random
 from clearhead.theories.reason import Reason
 
 __all__ = [
-    "Claim", "Control", "Direction", "Dispute", "GroupPredictions", "Grouping", "Need", "Picture", "PlainWords",
-    "Position", "Requirement", "Role", "Sample", "Samples", "Theory", "Unit", "WholeModelErrors",
+    "Claim",
+    "Control",
+    "Direction",
+    "Dispute",
+    "ModelValues",
+    "Need",
+    "Picture",
+    "PlainWords",
+    "Position",
+    "Question",
+    "Requirement",
+    "Role",
+    "Sample",
+    "Samples",
+    "Theory",
+    "Unit",
     "Windows",
 ]  # fmt: skip
 
@@ -53,12 +67,14 @@ class Unit(StrEnum):
 
 
 class Need(StrEnum):
-    """An input that a theory needs beyond q, k, v and the mask."""
+    """An input that a theory needs beyond q, k, v and the mask. An example has it only if a measured theory needs it.
+
+    Gradients are no need: examples have them in an audit with a loss.
+    """
 
     RESIDUAL_STREAM = "residual stream"
-    GRADIENTS = "gradients"
     WEIGHTS = "weights"
-    """The linear maps that made queries, keys or values."""
+    """The linear maps that made queries, keys or values (`Example.queries_from` and others)."""
     BASELINE = "baseline"
     """The same model before training, as a control that decides."""
 
@@ -88,8 +104,8 @@ class Claim:
     """One measurable prediction of a theory.
 
     theory: the theory's title
-    predicted: the statistic if the theory held exactly; None where it depends on the input, and samples or
-        `GroupPredictions` have it, and where the theory predicts only a `direction`
+    predicted: the statistic if the theory held exactly; None where it depends on the input, and samples
+        have it, and where the theory predicts only a `direction`
     note: what to know before trusting the number
     percent: whether the statistic is a share of a whole, shown as a percentage
     size: least magnitude that rounding errors of the statistic are relative to: that of the numbers that it is a
@@ -144,7 +160,7 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A claim's statistic on one example or group; NaN where it is undefined.
+    """A claim's statistic on one example; NaN where it is undefined.
 
     value: by head, of size 1 for claims on layers; controls: by draw and head
     predicted: by head, the value if the theory held exactly, where the claim does not say
@@ -168,47 +184,25 @@ Samples = Mapping[Claim, Sample | Reason]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPredictions:
-    """Predicted values that depend on all groups of a layer, computed when these are known.
+class ModelValues:
+    """What a theory measures on runs of the whole model: a number of every layer and one of the model, with a control.
 
-    groups: how many are used, the first ones; keep: reduces a `Group` to what `predict` needs
-    kept_types: the dataclasses that `keep` returns and that these contain, which are saved with the sums
-    predict: given the kept groups, the heads that the theory covers and the claims, the predicted values by claim,
-        (groups, heads)
-    """
-
-    groups: int
-    keep: Callable[[Group], Any]
-    predict: Callable[[Sequence[Any], Sequence[int], Collection["Claim"]], Mapping["Claim", Array]]
-    kept_types: tuple[type, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouping:
-    """Samples over groups of inputs: `prepare` reduces examples to what a group needs, so no tensors wait for it.
-
-    `Theory.measure` then gets a `Group` of `size` prepared examples.
-    """
-
-    size: int
-    prepare: Callable[[Sequence[Example], Sequence[Random]], Sequence[Any]]
-    predictions: GroupPredictions | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WholeModelErrors:
-    """Relative differences between a model on transformed inputs and its transformed outputs; 0 if they are equal.
-
-    `layers` by number and `whole` for the model's output, NaN where there is not one vector per token; `unrelated` is
-    the difference to an unrelated transformation. `reason` says why something is missing.
+    question: what the numbers answer; quantity: what they are; note: what to know of them, in a sentence
+    layers: by number; whole: of the model's output; NaN where there is no number
+    control: the number of the model under the control called `control_name`
+    inputs: how many were run, each `draws` times; reason: why something is missing
     """
 
     theory: str
+    question: str
+    quantity: str
+    control_name: str
     layers: tuple[float, ...]
     whole: float
-    unrelated: float
+    control: float
     inputs: int
     draws: int
+    note: str = ""
     reason: str = ""
 
 
@@ -241,58 +235,24 @@ class Picture:
     line: float | None = None
 
 
-def _applies(example: Example) -> Reason | None:
-    return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Theory:
-    """A theory of attention that can be measured on the heads of a model.
-
-    key: name on the command line and in `record[key]`; title: name for display
-    claims: all claims, in the order of the report
-    measure: a sample for every claim of one example, or of one `Group` where the theory has a grouping. A claim that
-        cannot be measured there has a reason instead
-    applies: why nothing can be measured on the example, if so
-    claims_of: the claims that the example's layer has; all by default. Claims left out get no finding
-    needs: what the theory needs beyond q, k, v and the mask
-    whole_model: compares runs of the whole model on transformed inputs, given a function that runs it, a batch and
-        the seed
-    words: the theory and its verdicts for readers of another field
-    picture: draws what the theory measures on one example, for the report; None if it cannot
-    """
-
-    key: str
-    title: str
-    claims: tuple[Claim, ...]
-    measure: Callable[[Any, Random], Samples]
-    applies: Callable[[Example], Reason | None] = _applies
-    claims_of: Callable[[Example], tuple[Claim, ...]] | None = None
-    windows: Windows = Windows.EACH
-    grouping: Grouping | None = None
-    needs: frozenset[Need] = frozenset()
-    whole_model: Callable[[Callable[[Any], ModelOutput], Any, int], WholeModelErrors] | None = None
-    dispute: "Dispute | None" = None
-    words: PlainWords | None = None
-    picture: Callable[[Example], Picture | None] | None = None
-
-    @property
-    def deciding_claims(self) -> tuple[Claim, ...]:
-        """The primary claims, the statistics that they require of a head, and the curves over depth."""
-        primary = [claim for claim in self.claims if claim.role is Role.PRIMARY]
-        required = {claim.requires.statistic for claim in primary if claim.requires is not None}
-        return tuple(
-            claim for claim in self.claims if claim.role in (Role.PRIMARY, Role.DEPTH) or claim.statistic in required
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The position of one publication in a dispute, and the statistics that it is based on."""
+    """What one publication says on a theory, and the statistics that it is based on."""
 
     source: str
     says: str
     rests_on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question on which the positions on a theory differ.
+
+    evidence: what is known about the evidence of the positions, whatever the model
+    """
+
+    text: str
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,3 +266,65 @@ class Dispute:
     question: str
     positions: tuple[Position, ...]
     evidence: tuple[str, ...] = ()
+
+
+def _applies(example: Example) -> Reason | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theory:
+    """A theory of attention that can be measured on the heads of a model.
+
+    key: name on the command line and in `record[key]`; title: name for display
+    claims: all claims, in the order of the report
+    measure: a sample for every claim of one example, or of what the theory's own accumulator makes of several. A claim
+        that cannot be measured there has a reason instead
+    applies: why nothing can be measured on the example, if so
+    claims_of: the claims that the example's layer has; all by default. Claims left out get no finding
+    accumulator: makes what the theory keeps of a layer, called as `clearhead.theories.accumulator.Accumulator` is; that
+        class by default, which sums over single inputs. One whose samples are made of several inputs has its own
+    needs: what the theory needs beyond q, k, v and the mask
+    on_model: measures runs of the whole model, given a function that runs it on inputs of the theory's making, the
+        first batch and the seed
+    positions: what publications say on the theory; question: one on which they differ, which makes a dispute of them
+    words: the theory and its verdicts for readers of another field
+    picture: draws what the theory measures on one example, for the report; None if it cannot
+    """
+
+    key: str
+    title: str
+    claims: tuple[Claim, ...]
+    measure: Callable[[Any, Random], Samples]
+    applies: Callable[[Example], Reason | None] = _applies
+    claims_of: Callable[[Example], tuple[Claim, ...]] | None = None
+    windows: Windows = Windows.EACH
+    accumulator: Callable[..., Any] | None = None
+    needs: frozenset[Need] = frozenset()
+    on_model: Callable[[Callable[[Any], ModelOutput], Any, int], ModelValues] | None = None
+    positions: tuple[Position, ...] = ()
+    question: Question | None = None
+    words: PlainWords | None = None
+    picture: Callable[[Example], Picture | None] | None = None
+
+    @property
+    def dispute(self) -> Dispute | None:
+        """The positions and the question on which they differ; None without such a question."""
+        if self.question is None:
+            return None
+        question = self.question
+        return Dispute(theory=self.title, question=question.text, positions=self.positions, evidence=question.evidence)
+
+    def claims_at(self, example: Example) -> tuple[Claim, ...]:
+        """Return the claims that the example's layer has and that are wanted."""
+        claims = self.claims if self.claims_of is None else self.claims_of(example)
+        return tuple(claim for claim in claims if example.wants(claim))
+
+    @property
+    def deciding_claims(self) -> tuple[Claim, ...]:
+        """The primary claims, the statistics that they require of a head, and the curves over depth."""
+        primary = [claim for claim in self.claims if claim.role is Role.PRIMARY]
+        required = {claim.requires.statistic for claim in primary if claim.requires is not None}
+        return tuple(
+            claim for claim in self.claims if claim.role in (Role.PRIMARY, Role.DEPTH) or claim.statistic in required
+        )

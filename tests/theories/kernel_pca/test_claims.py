@@ -11,7 +11,7 @@ from torch import Tensor
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
 from clearhead.heads import Heads, LinearMap
-from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, DISPUTE, Draws, captured_variance, make_theory
+from clearhead.theories.kernel_pca import CAPTURED, CLAIMS, POSITIONS, Draws, captured_variance, make_theory
 from clearhead.theories.kernel_pca import claims as c
 from clearhead.theories.kernel_pca.captured import captured_by_head
 from clearhead.theories.kernel_pca.controls import (
@@ -377,7 +377,7 @@ def test_every_number_is_finite_for_long_keys_in_any_precision(dtype: torch.dtyp
 
 def test_the_statistics_of_the_dispute_are_measured() -> None:
     published = {claim.statistic for claim in CLAIMS if claim.role is Role.PUBLISHED}
-    for position in DISPUTE.positions:
+    for position in POSITIONS:
         assert position.rests_on
         assert set(position.rests_on) <= published
     assert [claim for claim in CLAIMS if claim.role is Role.PRIMARY] == [CAPTURED]

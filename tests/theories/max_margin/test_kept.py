@@ -7,6 +7,7 @@ import pytest
 
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin import make_theory
+from clearhead.theories.max_margin.groups import Groups
 from clearhead.theories.max_margin.on_heads import measurement as on_heads
 from clearhead.theories.max_margin.on_heads.choices import choices_of
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
@@ -45,6 +46,7 @@ def test_a_measured_group_stays_only_if_rules_are_tested_on_it(held_out: bool) -
     for heads in heads_of(svm(tokens())):
         measurement.feed(heads)
     [layer] = measurement.layers.values()
+    assert isinstance(layer, Groups)
     assert [len(choices.measured) for choices in layer.before] == [3 if held_out else 0] * INPUTS
     assert len(layer.kept) == GROUPS
     assert all(len(kept.measured) == 3 * INPUTS and len(kept.further) == 2 * INPUTS for kept in layer.kept.values())

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
-from clearhead.audit.parts import saved_types
 from clearhead.audit.state_file import read_state, write_state
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
@@ -62,10 +61,11 @@ def heads_of(W: Tensor, *, size: float = 60.0, known: bool = True, x: Tensor | N
     return [call(part, left, right, known=known) for part in torch.split(x, INPUTS)]
 
 
-def measure(calls: list[Heads], *, sampling: Sampling = SAMPLING, first: int = 0, lead: int = 0) -> Measured:
-    measurement = Measured(make_theory(sampling=sampling), first=first, lead=lead)
-    for heads in calls:
-        measurement.feed(heads)
+def measure(calls: list[Heads], *, sampling: Sampling = SAMPLING, first: int = 0) -> Measured:
+    """Measure calls of one group each. `first` is how many inputs come before; the first call is history then."""
+    measurement = Measured(make_theory(sampling=sampling), first=first)
+    for index, heads in enumerate(calls):
+        measurement.feed(heads, ahead=INPUTS if first and not index else 0)
     return measurement
 
 
@@ -162,7 +162,7 @@ def test_groups_beyond_the_first_have_no_prediction_and_count_for_the_value_alon
 def test_merged_parts_predict_as_the_whole_does(groups: int) -> None:
     calls, sampling = heads_of(svm(tokens())), dataclasses.replace(SAMPLING, groups=groups)
     first = measure(calls[:2], sampling=sampling)
-    second = measure(calls[1:], sampling=sampling, first=2 * INPUTS, lead=INPUTS)
+    second = measure(calls[1:], sampling=sampling, first=2 * INPUTS)
     halves = [findings_of(part)[EXACT].predicted for part in (first, second)]
     first.merge(second)
     pairs = list(zip(first.findings(), measure(calls, sampling=sampling).findings(), strict=True))
@@ -179,10 +179,12 @@ def test_merged_parts_predict_as_the_whole_does(groups: int) -> None:
 
 def test_restored_sums_predict_as_the_whole_does(whole: Measured, tmp_path: Path) -> None:
     theory = make_theory(sampling=dataclasses.replace(SAMPLING, **CONTROLS))
-    whole.predict()
+    whole.findings()
     write_state(tmp_path / "sums", whole.state())
-    state = read_state(tmp_path / "sums", saved_types([theory]))
-    without = {**state, "layers": [{**entry, "predictions": None} for entry in state["layers"]]}
+    state = read_state(tmp_path / "sums")
+    [entries] = state["layers"].values()
+    assert all(entry["predicted"] for entry in entries)
+    without = {**state, "layers": {theory.key: [{**entry, "predicted": None} for entry in entries]}}
     for restored in (Measured.from_state(saved, theory) for saved in (state, without)):
         assert repr(restored.findings()) == repr(whole.findings())
         assert np.isfinite(findings_of(restored)[EXACT].predicted)
@@ -200,7 +202,7 @@ def test_predictions_are_computed_once_and_again_after_a_further_group(monkeypat
     *first, last = heads_of(svm(tokens()))
     measurement = measure(first)
     for _ in range(2):
-        measurement.predict()
+        measurement.findings()
     restored = Measured.from_state(measurement.state(), measurement.theory)
     assert repr(restored.findings()) == repr(measurement.findings())
     assert set(calls) == {GROUPS - 1}

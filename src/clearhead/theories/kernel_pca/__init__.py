@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from clearhead.theories.kernel_pca.claims import CAPTURED, CLAIMS
 from clearhead.theories.kernel_pca.controls import Draws
-from clearhead.theories.kernel_pca.dispute import DISPUTE
+from clearhead.theories.kernel_pca.dispute import POSITIONS, QUESTION
 from clearhead.theories.kernel_pca.kernels import KERNEL
 from clearhead.theories.kernel_pca.measurement import KernelPCA, spectrum
 from clearhead.theories.kernel_pca.spans import captured_variance
-from clearhead.theories.theory import Claim, PlainWords, Theory
+from clearhead.theories.theory import Claim, Need, PlainWords, Theory
 
-__all__ = ["CAPTURED", "CLAIMS", "DISPUTE", "THEORY", "Draws", "captured_variance", "make_theory"]
+__all__ = ["CAPTURED", "CLAIMS", "POSITIONS", "QUESTION", "THEORY", "Draws", "captured_variance", "make_theory"]
 
 WORDS = PlainWords(
     says="Attention should work like principal component analysis: the values of a head pick out the directions along "
@@ -37,9 +37,11 @@ def make_theory(*, claims: Sequence[Claim] = CLAIMS, draws: Draws | None = None)
         claims=(*measured.claims, KERNEL),
         measure=measured.measure,
         claims_of=measured.claims_of,
+        needs=frozenset({Need.WEIGHTS}),
         words=WORDS,
         picture=spectrum,
-        dispute=DISPUTE,
+        positions=POSITIONS,
+        question=QUESTION,
     )
 
 

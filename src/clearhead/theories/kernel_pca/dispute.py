@@ -1,36 +1,36 @@
 """The publications for and against the theory, and the statistics that each relies on."""
 
 from clearhead.theories.kernel_pca import claims as c
-from clearhead.theories.theory import Dispute, Position
+from clearhead.theories.theory import Position, Question
 
-DISPUTE = Dispute(
-    theory="kernel PCA",
-    question="Do trained heads project their queries on the principal axes of their keys?",
-    positions=(
-        Position(
-            source="Teo and Nguyen, NeurIPS 2024 (arXiv 2406.13762)",
-            says="Yes. The projection loss falls as a model is trained, and values recovered from trained models are "
-            "eigenvectors of the keys' Gram matrix: gamma hardly differs between tokens, compared with eigenvalues "
-            "of at most 648.46 and 40.07 on average.",
-            rests_on=tuple(
-                claim.statistic
-                for claim in (c.LOSS, c.GAMMA, c.GAMMA_DEVIATION, c.EIGENVALUES["max"], c.EIGENVALUES["mean"])
-            ),
-        ),
-        Position(
-            source="Saritas and Yildiz 2025 (arXiv 2505.07908)",
-            says="No. Learned values are not aligned with the theorem's: optimal cosine at most 0.32, linear CKA at "
-            "most 0.11, kernel CKA at most 0.32. The loss falls because outputs shrink, and the outputs are larger "
-            "than the features that they should reconstruct. The eigenvalues cannot be reproduced.",
-            rests_on=tuple(
-                claim.statistic
-                for claim in (
-                    c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA, c.LOSS_QUERY, c.LOSS_OUTPUT,
-                    c.EIGENVALUES["max"], c.STANDARDISED_EIGENVALUES["max"],
-                )
-            ),
+POSITIONS = (
+    Position(
+        source="Teo and Nguyen, NeurIPS 2024 (arXiv 2406.13762)",
+        says="Yes. The projection loss falls as a model is trained, and values recovered from trained models are "
+        "eigenvectors of the keys' Gram matrix: gamma hardly differs between tokens, compared with eigenvalues "
+        "of at most 648.46 and 40.07 on average.",
+        rests_on=tuple(
+            claim.statistic
+            for claim in (c.LOSS, c.GAMMA, c.GAMMA_DEVIATION, c.EIGENVALUES["max"], c.EIGENVALUES["mean"])
         ),
     ),
+    Position(
+        source="Saritas and Yildiz 2025 (arXiv 2505.07908)",
+        says="No. Learned values are not aligned with the theorem's: optimal cosine at most 0.32, linear CKA at "
+        "most 0.11, kernel CKA at most 0.32. The loss falls because outputs shrink, and the outputs are larger "
+        "than the features that they should reconstruct. The eigenvalues cannot be reproduced.",
+        rests_on=tuple(
+            claim.statistic
+            for claim in (
+                c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA, c.LOSS_QUERY, c.LOSS_OUTPUT,
+                c.EIGENVALUES["max"], c.STANDARDISED_EIGENVALUES["max"],
+            )
+        ),
+    ),
+)  # fmt: skip
+
+QUESTION = Question(
+    text="Do trained heads project their queries on the principal axes of their keys?",
     evidence=(
         "Section 2.2.2 of Teo and Nguyen recovers the eigenvectors as (I - 1_N)^-1 G^-1 V. I - 1_N is the centring "
         "matrix, which is singular. A numerical inverse of it multiplies the mean of each column by 1e5 and more, so "
@@ -41,4 +41,4 @@ DISPUTE = Dispute(
         "The published eigenvalues (648.46, and 40.07 on average over 64 axes, with N = 197) cannot be those of this "
         "matrix: their sum is at most N (K13).",
     ),
-)  # fmt: skip
+)

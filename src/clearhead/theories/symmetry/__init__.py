@@ -28,7 +28,7 @@ from clearhead.theories.symmetry.measure import (
     relative_error,
 )
 from clearhead.theories.symmetry.whole_model import permutation_errors
-from clearhead.theories.theory import PlainWords, Theory
+from clearhead.theories.theory import PlainWords, Position, Theory
 
 __all__ = [
     "CLAIM",
@@ -64,6 +64,15 @@ WORDS = PlainWords(
     "its tokens only from its position codes.",
 )
 
+POSITIONS = (
+    Position(
+        source="Ji and Xie, A Mathematical View of Attention Models in Deep Learning",
+        says="Self-attention is equivariant to permutations of its tokens (theorem 1). Masks and biases that depend on "
+        "positions break the symmetry.",
+        rests_on=(CLAIM.statistic,),
+    ),
+)
+
 
 def make_theory(*, draws: int = 3) -> Theory:
     """Return the theory with this number of permutations for each example."""
@@ -73,7 +82,8 @@ def make_theory(*, draws: int = 3) -> Theory:
         claims=(CLAIM,),
         measure=PermutationSymmetry(draws).measure,
         applies=obstacle,
-        whole_model=permutation_errors,
+        on_model=permutation_errors,
+        positions=POSITIONS,
         words=WORDS,
     )
 

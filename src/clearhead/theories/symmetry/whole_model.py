@@ -5,6 +5,7 @@ break this symmetry, and the error of one layer propagates to all later ones. So
 compared layer by layer.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -15,10 +16,22 @@ from torch import Tensor
 
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.symmetry.groups import Element, random_permutations
-from clearhead.theories.theory import WholeModelErrors
+from clearhead.theories.theory import ModelValues
 
 FEWEST_TOKENS = 3
 DRAWS = 2
+NOT_MEASURED = ModelValues(
+    theory="symmetry",
+    question="Does the order of the tokens matter?",
+    quantity="relative error when tokens are permuted (0: order does not matter)",
+    control_name="an unrelated order",
+    layers=(),
+    whole=np.nan,
+    control=np.nan,
+    inputs=0,
+    draws=DRAWS,
+    note="Position codes, causal masks and position biases make it matter, and later layers inherit that.",
+)
 MOST_INPUTS = 4
 AT_ONCE = 2**20
 """Number of outputs that are compared at once."""
@@ -26,10 +39,10 @@ LARGEST_OUTPUT = 2**22
 """Most numbers of the model's output that are compared; of logits of more, those of some words, drawn at random."""
 
 
-def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int) -> WholeModelErrors:
+def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int) -> ModelValues:
     """Permute the tokens of single inputs, run the model, and compare with its permuted outputs.
 
-    The first inputs of the batch are used, without their padding, each under several permutations. `unrelated` is the
+    The first inputs of the batch are used, without their padding, each under several permutations. The control is the
     error against outputs in another random order, which a model that ignores its tokens attains too.
     """
     reason = _obstacle(batch)
@@ -59,13 +72,12 @@ def permutation_errors(run: Callable[[Any], ModelOutput], batch: Any, seed: int)
     if not errors:
         return _not_measured(f"inputs of fewer than {FEWEST_TOKENS} tokens")
     *layers, whole, unrelated = np.mean(errors, axis=0).tolist()
-    return WholeModelErrors(
-        theory="symmetry",
+    return dataclasses.replace(
+        NOT_MEASURED,
         layers=tuple(layers),
         whole=whole,
-        unrelated=unrelated,
+        control=unrelated,
         inputs=len(errors) // DRAWS,
-        draws=DRAWS,
         reason="" if np.isfinite(whole) else "the model's output is not one vector per token",
     )
 
@@ -79,10 +91,8 @@ def _some_columns(output: Tensor, seed: int) -> Tensor:
     return output[..., columns.to(output.device)]
 
 
-def _not_measured(reason: str) -> WholeModelErrors:
-    return WholeModelErrors(
-        theory="symmetry", layers=(), whole=np.nan, unrelated=np.nan, inputs=0, draws=DRAWS, reason=reason
-    )
+def _not_measured(reason: str) -> ModelValues:
+    return dataclasses.replace(NOT_MEASURED, reason=reason)
 
 
 def _error(actual: Tensor | None, original: Tensor | None, element: Element) -> float:

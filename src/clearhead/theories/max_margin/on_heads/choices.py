@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,6 +76,10 @@ class Choice:
     selected: dict[str, Indices]
     saturated: dict[str, NDArray[np.bool_]]
     gains: Array | None
+
+    def state(self) -> dict[str, Any]:
+        """Return the choice as plain values and arrays, the arguments that make it again."""
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
 
     def model_only(self) -> "Choice":
         """Return the choice of the layer's own heads alone, without scores, in as few bytes as hold it exactly."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread_each
 from clearhead.shapes import Int
-from clearhead.theories.example import Example, Group, Random
+from clearhead.theories.example import Example, Random
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin.claims import RATIO
 from clearhead.theories.max_margin.on_heads.choices import SATURATED, InputChoices, Sampling, choices_of, obstacle
@@ -28,9 +28,6 @@ from clearhead.theories.max_margin.on_heads.predictions import OTHER_NORMS, PRED
 from clearhead.theories.max_margin.on_heads.random_heads import Space, UntrainedHeads, space_of
 from clearhead.theories.theory import Claim, Picture, Sample
 
-__all__ = ["MaxMarginOnHeads", "margins"]
-
-
 MAX_KEPT = 2**23
 """Limit on the numbers of a layer's untrained heads that are kept for the audit: 32 MB. Larger heads are drawn again
 for each batch."""
@@ -39,6 +36,20 @@ MAX_KEPT_BY_LARGE_BATCHES = 2**20
 LARGE_BATCH = 6
 HEAD_SEED = 2**31
 """Separates the seed of random heads, which are the same on every input, from the seeds of the numbered inputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Prepared examples of several inputs at one layer, which make one sample.
+
+    number: of the group at this layer, from 0; before: the prepared examples of the group before, if any
+    last: the example that completed the group
+    """
+
+    number: int
+    prepared: Sequence[InputChoices]
+    before: Sequence[InputChoices]
+    last: Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

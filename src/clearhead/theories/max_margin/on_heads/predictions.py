@@ -7,8 +7,9 @@ The SVM is fitted on the head's own selection, on the measured queries and on fu
 that was trained on more constraints than these has a smaller margin than predicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,15 @@ class KeptGroup:
             measured=[choice.model_only() for choices in inputs for choice in choices.measured],
             further=[choice for choices in inputs for choice in choices.further],
         )
+
+    def state(self) -> dict[str, Any]:
+        """Return the choices as plain values and arrays."""
+        return {name: [choice.state() for choice in getattr(self, name)] for name in ("measured", "further")}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "KeptGroup":
+        """Return the choices that `state` was taken of."""
+        return cls(**{name: [Choice(**choice) for choice in choices] for name, choices in state.items()})
 
     def saturation(self, h: int) -> float:
         """Return the share of measured queries that are saturated."""

@@ -1,42 +1,27 @@
-"""Sums over examples, by claim, layer and head, and the findings and curves they make.
+"""The numbers of one claim at one layer, summed over inputs.
 
 Running moments are kept, and of every input one number per claim and head, for comparisons with other audits. Sums of
 two parts of the inputs can be merged, and saved and restored without losing a bit.
 """
 
 import copy
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from clearhead.audit.findings import ControlResult, Finding, Verdict
-from clearhead.audit.record import DepthCurve, DepthLine
-from clearhead.audit.rows import Rows
-from clearhead.errors import InputError
-from clearhead.numerics.moments import (
-    Array,
-    Interval,
-    RunningMoments,
-    difference_p_value,
-    evenly_spaced,
-    prediction_error,
-)
+from clearhead.numerics.moments import Array, RunningMoments
 from clearhead.numerics.precision import resolution
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.theory import Claim, Control, Sample, Samples, Unit
+from clearhead.theories.theory import Control, Sample
 
-__all__ = ["ClaimSums", "LayerSums", "depth_curve"]
-
-THIS_MODEL = "this model"
-UNPREDICTED = Reason(ReasonKind.NO_PREDICTION, "the predicted value could not be computed")
+GROWTH = 1.25
+"""The factor by which the table grows when it is full."""
 
 
-class _ControlSums:
+class ControlSums:
     """Sums of one control.
 
     value: of each draw
@@ -57,7 +42,7 @@ class _ControlSums:
         with np.errstate(invalid="ignore", divide="ignore"):
             self.largest = np.fmax(self.largest, np.abs(difference) / resolution)
 
-    def merge(self, other: "_ControlSums") -> None:
+    def merge(self, other: "ControlSums") -> None:
         """Add the sums of other inputs."""
         self.value.merge(other.value)
         self.difference.merge(other.difference)
@@ -74,7 +59,7 @@ class _ControlSums:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "_ControlSums":
+    def from_state(cls, state: Mapping[str, Any]) -> "ControlSums":
         """Return the sums that `state` was taken of."""
         sums = cls((), 0)
         sums.value, sums.difference = (RunningMoments.from_state(state[name]) for name in ("value", "difference"))
@@ -82,7 +67,7 @@ class _ControlSums:
         return sums
 
 
-class ClaimSums:
+class Sums:
     """Sums of one claim at one layer.
 
     examples: how many were counted, measured or not; reasons: why some were not
@@ -98,9 +83,9 @@ class ClaimSums:
         self.resolution = np.zeros(heads)
         self.shared = 1
         self.covered = np.ones(heads, dtype=bool)
-        self.controls: dict[Control, _ControlSums] = {}
+        self.controls: dict[Control, ControlSums] = {}
         self.examples = 0
-        self.values = Rows(heads)
+        self.values = _Rows(heads)
         self.reasons: list[Reason] = []
         self.undefined = False
         self.by_construction = True
@@ -123,7 +108,7 @@ class ClaimSums:
         own = np.fmax(np.abs(sample.value), size)
         self.resolution = np.fmax(self.resolution, resolution(dtype, own))
         for control, draws in sample.controls.items():
-            sums = self.controls.setdefault(control, _ControlSums(draws.shape, len(sample.value)))
+            sums = self.controls.setdefault(control, ControlSums(draws.shape, len(sample.value)))
             mean = _mean_of_finite(draws)
             sums.add(
                 np.where(defined, draws, np.nan), sample.value - mean, resolution(dtype, np.fmax(own, np.abs(mean)))
@@ -140,7 +125,7 @@ class ClaimSums:
         with np.errstate(invalid="ignore"):
             self.deviation.add(np.where(defined, value - predicted, np.nan))
 
-    def with_predictions(self, predicted: Array) -> "ClaimSums":
+    def with_predictions(self, predicted: Array) -> "Sums":
         """Return the sums with predictions for the first examples, (examples, heads), in place of those of samples."""
         sums = copy.copy(self)
         sums.predicted, sums.deviation = (RunningMoments(self.value.count.shape) for _ in range(2))
@@ -158,7 +143,7 @@ class ClaimSums:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    def merge(self, other: "ClaimSums") -> None:
+    def merge(self, other: "Sums") -> None:
         """Add the sums of other examples of the same claim and layer."""
         self.value.merge(other.value)
         self.predicted.merge(other.predicted)
@@ -202,7 +187,7 @@ class ClaimSums:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "ClaimSums":
+    def from_state(cls, state: Mapping[str, Any]) -> "Sums":
         """Return the sums that `state` was taken of."""
         sums = cls(len(state["covered"]))
         sums.value, sums.predicted, sums.deviation = (
@@ -211,7 +196,7 @@ class ClaimSums:
         sums.resolution = state["resolution"].copy()
         sums.shared, sums.covered = state["shared"], state["covered"].copy()
         for entry in state["controls"]:
-            sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = _ControlSums.from_state(entry)
+            sums.controls[Control(name=entry["name"], fixed=entry["fixed"])] = ControlSums.from_state(entry)
         sums.examples = state["examples"]
         sums.values.put(0, state["values"])
         sums.reasons = [_reason(entry) for entry in state["reasons"]]
@@ -219,79 +204,34 @@ class ClaimSums:
         sums.caveats = Counter({_reason(entry): count for entry, count in state["caveats"]})
         return sums
 
-    def findings(self, claim: Claim, layer: int, name: str, seed: int) -> Iterator[Finding]:
-        """Yield the finding of every head, without a verdict unless the claim holds by construction."""
-        low, high = self.value.interval()
-        low_deviation, high_deviation = self.deviation.interval()
-        undefined = [Reason(ReasonKind.UNDEFINED, claim.undefined)] if self.undefined else []
-        uncovered = Reason(ReasonKind.NOT_COVERED, claim.uncovered)
-        for head in range(len(self.value.count)):
-            count = int(self.value.count[head])
-            predicted = float(self.predicted.mean[head]) if self.predicted.count[head] else np.nan
-            unpredicted = claim.predicted is None and claim.direction is None and count and np.isnan(predicted)
-            yield Finding(
-                claim=claim,
-                layer=layer,
-                name=name,
-                head=head,
-                value=float(self.value.mean[head]) if count else np.nan,
-                interval=Interval(float(low[head]), float(high[head])),
-                predicted=predicted if claim.predicted is None else claim.predicted,
-                controls=tuple(self._control(control, head, seed) for control in self.controls),
-                inputs=count,
-                skipped=self.examples - count,
-                reasons=(
-                    *((*self.reasons, *undefined) if self.examples > count else ()),
-                    *(() if self.covered[head] else (uncovered,)),
-                    *((UNPREDICTED,) if unpredicted else ()),
-                ),
-                applies=bool(self.covered[head]),
-                verdict=Verdict.TRUE_BY_CONSTRUCTION if self.by_construction and count else Verdict.UNDECIDED,
-                deviation=Interval(float(low_deviation[head]), float(high_deviation[head]))
-                if self.deviation.count[head]
-                else None,
-                shared=self.shared,
-                resolution=float(self.resolution[head]),
-            )
 
-    def _control(self, control: Control, head: int, seed: int) -> ControlResult:
-        """Return the test of one head against one control.
+class _Rows:
+    """A table of numbers that grows by rows: 8 bytes for each number, and no object for each row.
 
-        Draws made for each input are compared with the head input by input. Fixed draws are a sample of what the head
-        might have been: the head must lie outside their spread, widened by its own error over inputs. That error is the
-        smaller of the value's and of the difference's, because head and draws often vary together.
-        """
-        sums = self.controls[control]
-        draws = sums.value.mean[:, head][sums.value.count[:, head] > 0]
-        draws = draws if draws.size else np.array([np.nan])
-        low, high = np.quantile(draws, [0.025, 0.975])
-        difference, error = float(sums.difference.mean[head]), float(sums.difference.standard_error()[head])
-        freedom = int(sums.difference.count[head]) - 1
-        if control.fixed:
-            compared, counted = int(sums.difference.count[head]), int(self.value.count[head])
-            value, own_error = float(self.value.mean[head]), float(self.value.standard_error()[head])
-            if compared < counted:
-                # Some examples have no draws: the head is compared by its mean over the others.
-                value = float(sums.difference.mean[head] + draws.mean())
-                own_error *= math.sqrt(counted / max(compared, 1))
-            difference = difference and value - float(draws.mean())
-            error, freedom = prediction_error(draws, error=min(error, own_error)), len(draws) - 1
-        resolved = float(sums.resolution[head])
-        p = float(difference_p_value(difference, error, freedom, resolved))
-        return ControlResult(
-            name=control.name,
-            value=float(draws.mean()),
-            range=Interval(float(low), float(high)),
-            draws=len(draws),
-            seed=seed,
-            p_value=p if self.value.count[head] > 1 else np.nan,
-            difference=difference,
-            error=error,
-            freedom=max(freedom, 0),
-            resolution=resolved,
-            largest=float(sums.largest[head]),
-            sample=evenly_spaced(draws),
-        )
+    Rows that were not put are NaN.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._rows: Array = np.empty((0, width))
+        self._count = 0
+
+    def put(self, index: int, rows: Array) -> None:
+        """Put rows at consecutive indices, from `index` on, after all rows so far."""
+        end = index + len(rows)
+        if end > len(self._rows):
+            larger = np.full((max(end, int(GROWTH * len(self._rows))), self._width), np.nan)
+            larger[: self._count] = self._rows[: self._count]
+            self._rows = larger
+        self._rows[index:end] = rows
+        self._count = end
+
+    def table(self, count: int) -> Array:
+        """Return the first `count` rows."""
+        table = np.full((count, self._width), np.nan)
+        filled = min(count, self._count)
+        table[:filled] = self._rows[:filled]
+        return table
 
 
 def _mean_of_finite(draws: Array) -> Array:
@@ -307,75 +247,3 @@ def _reason_state(reason: Reason) -> list[str]:
 
 def _reason(state: Sequence[str]) -> Reason:
     return Reason(ReasonKind(state[0]), state[1])
-
-
-@dataclass(slots=True)
-class LayerSums:
-    """Sums of the claims of one layer."""
-
-    layer: int
-    name: str
-    heads: int
-    claims: dict[Claim, ClaimSums] = field(default_factory=dict)
-
-    def of(self, claim: Claim) -> ClaimSums:
-        """Return the sums of a claim, which begin at zero."""
-        return self.claims.setdefault(claim, ClaimSums(self.heads if claim.unit is Unit.HEAD else 1))
-
-    def add(self, samples: Samples, dtype: torch.dtype) -> None:
-        """Count one example, computed from tensors of the dtype."""
-        for claim, sample in samples.items():
-            if isinstance(sample, Reason):
-                self.of(claim).skip(sample)
-            else:
-                self.of(claim).add(sample, dtype, claim.size)
-
-    def with_predictions(self, predicted: Mapping[Claim, Array], heads: Sequence[int]) -> "LayerSums":
-        """Return the sums with the predicted values of some heads, (examples, heads), for the first examples."""
-        claims = dict(self.claims)
-        for claim, values in predicted.items():
-            by_head = np.full((len(values), self.heads), np.nan)
-            by_head[:, heads] = values
-            claims[claim] = self.claims[claim].with_predictions(by_head)
-        return replace(self, claims=claims)
-
-    def merge(self, other: "LayerSums") -> None:
-        """Add the sums of other examples of the same layer."""
-        if (self.name, self.heads) != (other.name, other.heads):
-            raise InputError(
-                f"layer {self.layer} is {self.name} with {self.heads} heads in one part and {other.name} with "
-                f"{other.heads} in the other; merge parts of one audit"
-            )
-        for claim, sums in other.claims.items():
-            if claim in self.claims:
-                self.claims[claim].merge(sums)
-            else:
-                self.claims[claim] = sums
-
-
-def depth_curve(claim: Claim, layers: Sequence[LayerSums]) -> DepthCurve | None:
-    """Return the curve over depth of a claim with role DEPTH, with its model's line first; None if nothing is known."""
-    measured = [layer for layer in layers if claim in layer.claims and layer.claims[claim].value.count.any()]
-    if not measured:
-        return None
-    sums = [layer.claims[claim] for layer in measured]
-    lines = {THIS_MODEL: [layer.value for layer in sums]}
-    for control in sums[0].controls:
-        lines[control.name] = [layer.controls[control].value for layer in sums]
-    return DepthCurve(
-        theory=claim.theory,
-        title=claim.statistic,
-        quantity=claim.formula,
-        layers=tuple(layer.layer for layer in measured),
-        lines=tuple(_line(name, moments) for name, moments in lines.items()),
-        note=claim.note,
-    )
-
-
-def _line(name: str, by_layer: Sequence[RunningMoments]) -> DepthLine:
-    ends = [moments.interval() for moments in by_layer]
-    return DepthLine(
-        name=name,
-        values=tuple(float(moments.mean.flat[0]) if moments.count.flat[0] else np.nan for moments in by_layer),
-        intervals=tuple(Interval(float(low.flat[0]), float(high.flat[0])) for low, high in ends),
-    )
