@@ -63,7 +63,7 @@ def test_a_setting_that_a_file_cannot_hold_is_refused(value: Any) -> None:
         operator_to_dict(Values(share=value))
 
 
-@pytest.mark.parametrize("unit", [Values(), len, int, type("Bare", (), {"name": "bare"})])
+@pytest.mark.parametrize("unit", [Values, Values(), len, int, type("Bare", (), {"name": "bare"})])
 def test_what_is_no_named_operator_is_refused(unit: Any) -> None:
     with pytest.raises(InputError, match="a NamedOperator, a dataclass with the name bare"):
         OPERATORS.register("bare", unit)
