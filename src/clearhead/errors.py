@@ -1,7 +1,5 @@
 """The exceptions Clearhead raises on purpose. Anything else that escapes is a defect."""
 
-__all__ = ["AuditError", "ClearheadError", "InputError", "MissingPackageError", "NotEnoughMemoryError"]
-
 
 class ClearheadError(Exception):
     """Base class of every error that Clearhead raises on purpose. The message names the cause and the remedy."""

@@ -14,8 +14,6 @@ from typing import Any, Generic, TypeVar
 
 from clearhead.errors import InputError
 
-__all__ = ["Loaded", "PackageWarning", "Registry", "Source"]
-
 Unit = TypeVar("Unit")
 
 

@@ -11,10 +11,10 @@ from clearhead import capture, swap
 from clearhead._swap.operator import apply_operator
 from clearhead.audit.fidelity import recompute_error, replaced
 from clearhead.interfaces import Call, Detach, Layer, Original, attach, attachment_of, find, huggingface, sdpa
+from clearhead.interfaces.call import causal_mask, split_mask
 from clearhead.interfaces.finding import forward_order
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.layouts import Layout
-from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.numerics.precision import tolerance
 from clearhead.operators.requirements import requirements_of
 from tests.interfaces.zoo import FAMILIES

@@ -201,7 +201,7 @@ def test_smaller_negative_numbers_are_a_bias() -> None:
 
 
 def test_masks_that_are_not_tensors_raise_an_error() -> None:
-    from clearhead.interfaces.masks import split_mask
+    from clearhead.interfaces.call import split_mask
 
     with pytest.raises(AttentionNotSeenError, match="a mask of type object cannot be read; choose sdpa or eager"):
         split_mask(object())

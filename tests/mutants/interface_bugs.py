@@ -19,7 +19,7 @@ ROWS = ("tests/swap/test_past_rows.py",)
 MUTANTS = (
     Mutant("masks: causality aligned at the end", "masks:causal_mask", "torch.ones(1, 1, n, m, dtype=torch.bool, device=device).tril()", "torch.ones(1, 1, n, m, dtype=torch.bool, device=device).tril(m - n)", CALLS),
     Mutant("masks: bias dropped if there is a mask", "masks:split_mask", "rest if bool(rest.any()) else None", "None if mask is not None else rest if bool(rest.any()) else None", CALLS),
-    Mutant("masks: -10000 is a bias", "masks:", "HIDING = 1000.0", "HIDING = 1000000.0", LAYERS),
+    Mutant("masks: -10000 is a bias", "call:", "HIDING = 1000.0", "HIDING = 1000000.0", LAYERS),
     Mutant("sdpa: grouped values in another order", "sdpa:read_call", "v.repeat_interleave(groups, dim=-3)", "v.repeat(1, groups, 1, 1)", CALLS),
     Mutant("sdpa: the scale left out", "sdpa:read_call", "q.shape[-1] ** (-0.5) if scale is None else float(scale)", "q.shape[-1] ** (-0.5)", CALLS),
     Mutant("sdpa: causality left out", "sdpa:read_call", "arguments.get('is_causal', False)", "False", SDPA),

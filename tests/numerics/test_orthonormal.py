@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from clearhead.numerics.orthonormal import orthonormal_columns
 from clearhead.numerics.precision import tolerance
+from clearhead.numerics.spectrum import orthonormal_columns
 
 
 @pytest.mark.parametrize("shape", [(3, 31, 7), (2, 11, 7), (5, 5)])

@@ -21,8 +21,6 @@ from clearhead.errors import InputError
 from clearhead.theories.catalogue import find_theories
 from clearhead.theories.theory import Need, Role, Theory, Unit
 
-__all__ = ["STRENGTHS", "CalibrationRequest", "calibrate"]
-
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 OF_PLANTED, OF_RANDOM = 0, 1
 """Separate the seeds of planted and of random models."""

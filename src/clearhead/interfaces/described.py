@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to
-from clearhead.interfaces.call import AttentionNotSeenError, Call
+from clearhead.interfaces.call import AttentionNotSeenError, Call, causal_mask, split_mask
 from clearhead.interfaces.descriptions import SHIPPED, AttentionSpec
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
-from clearhead.interfaces.masks import causal_mask, split_mask
 
 NAME = "description"
 

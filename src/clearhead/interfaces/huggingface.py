@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to, attachment_of
-from clearhead.interfaces.call import AttentionNotSeenError, Call, is_cross_attention
+from clearhead.interfaces.call import AttentionNotSeenError, Call, causal_mask, is_cross_attention, split_mask
 from clearhead.interfaces.forward import named_arguments, own_forward, unwrap_forward, wrap_forward
-from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.private_names import HF_IMPLEMENTATION, hf_collects_attentions
 
 NAME = "Hugging Face attention interface"

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.interfaces.attachment import ATTRIBUTES, Attachment, Detach, Handler, Interface, Layer, attach_to
-from clearhead.interfaces.call import AttentionNotSeenError, Call, is_cross_attention
+from clearhead.interfaces.call import AttentionNotSeenError, Call, causal_mask, is_cross_attention, split_mask
 from clearhead.interfaces.expected import looks_like_attention
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.layouts import head_count
-from clearhead.interfaces.masks import causal_mask, split_mask
 from clearhead.interfaces.modes import CallMode
 from clearhead.private_names import function_modes
 

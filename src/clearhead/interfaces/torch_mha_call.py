@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead.interfaces.call import AttentionNotSeenError, Call
-from clearhead.interfaces.masks import split_mask
+from clearhead.interfaces.call import AttentionNotSeenError, Call, split_mask
 from clearhead.numerics.precision import tolerance
 
 

@@ -1,7 +1,6 @@
 """Figures of experiments, drawn with matplotlib (extra `plots`) as SVG text that is the same every time."""
 
 import io
-import itertools
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -171,21 +170,6 @@ def plot_percentage(
         label=label,
         colour=colour,
     )
-
-
-def draw_images(columns: Sequence[tuple[str, Sequence[NDArray[Any]]]], *, title: str) -> "Figure":
-    """Return a grid of images (y, x) or (y, x, 3), each column under its name; (y, x) is a map, dark where largest."""
-    rows = max((len(images) for _, images in columns), default=0)
-    figure, panels = make_panels(rows * len(columns), title=title, columns=len(columns))
-    figure.set_size_inches(1.3 * len(columns), 1.25 * rows + 0.3)
-    for axes, (row, (name, images)) in zip(panels, itertools.product(range(rows), columns), strict=True):
-        axes.set_axis_off()
-        if row == 0:
-            axes.set_title(name, fontsize=8, loc="center")
-        if row < len(images):
-            vmax = float(images[row].max()) or 1.0
-            axes.imshow(images[row], cmap="Blues", vmin=0, vmax=vmax, interpolation="none")
-    return figure
 
 
 def _legend_columns(labels: Sequence[str], *, width: float) -> int:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from clearhead.heads import LinearMap
 from clearhead.numerics.moments import Array
-from clearhead.numerics.orthonormal import orthonormal_columns
 from clearhead.numerics.precision import machine_epsilon, tolerance
+from clearhead.numerics.spectrum import orthonormal_columns
 from clearhead.shapes import Float
 from clearhead.theories.example import Example
 

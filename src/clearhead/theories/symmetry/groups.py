@@ -72,11 +72,6 @@ class Element:
         order = tuple(EMPTY if source == EMPTY else self.order[source] for source in other.order)
         return Element(name=f"{self.name}, then {other.name}", order=order, sizes=self.sizes, axes=self.axes)
 
-    @property
-    def is_identity(self) -> bool:
-        """True if the element leaves every entry in its position."""
-        return self.order == tuple(range(len(self.order)))
-
 
 def permutations(*sizes: int, axes: tuple[int, ...] = TOKENS, draws: int = 24, seed: int = 0) -> tuple[Element, ...]:
     """Return all n! permutations of n <= 5 positions, the identity first; for larger n, `draws` random ones."""

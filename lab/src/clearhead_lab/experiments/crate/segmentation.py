@@ -1,5 +1,6 @@
 """Does attention segment the object? Maps of the class token against true masks, with controls."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from clearhead._capture import capture
 from clearhead.errors import InputError
 from clearhead.heads import Heads
 from clearhead.numerics.moments import Array
-from clearhead.report.plots import draw_images
+from clearhead.report.plots import make_panels
 from clearhead.report.tables import Field, Table, decimals, over_runs, plus_minus
 from clearhead_lab.experiments.crate.attention_maps import (
     attention_maps,
@@ -194,7 +195,22 @@ def draw(results: Results) -> Figure:
                 (run.variant.removesuffix(", released"), [each.numpy() for each in maps]),
                 (f"its {MASS:.0%}", [_masked(i, mask.numpy()) for i, mask in zip(pixels, masks, strict=True)]),
             ]
-    return draw_images(columns, title="Attention of the class token, as maps and masks")
+    return _draw_images(columns, title="Attention of the class token, as maps and masks")
+
+
+def _draw_images(columns: Sequence[tuple[str, Sequence[NDArray[Any]]]], *, title: str) -> Figure:
+    """Return a grid of images (y, x) or (y, x, 3), each column under its name; (y, x) is a map, dark where largest."""
+    rows = max((len(images) for _, images in columns), default=0)
+    figure, panels = make_panels(rows * len(columns), title=title, columns=len(columns))
+    figure.set_size_inches(1.3 * len(columns), 1.25 * rows + 0.3)
+    for axes, (row, (name, images)) in zip(panels, itertools.product(range(rows), columns), strict=True):
+        axes.set_axis_off()
+        if row == 0:
+            axes.set_title(name, fontsize=8, loc="center")
+        if row < len(images):
+            vmax = float(images[row].max()) or 1.0
+            axes.imshow(images[row], cmap="Blues", vmin=0, vmax=vmax, interpolation="none")
+    return figure
 
 
 def _masked(pixels: NDArray[np.uint8], mask: NDArray[np.bool_]) -> NDArray[np.uint8]:

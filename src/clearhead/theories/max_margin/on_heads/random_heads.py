@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clearhead.heads import Heads, LinearMap
-from clearhead.numerics.orthonormal import orthonormal_columns
+from clearhead.numerics.spectrum import orthonormal_columns
 from clearhead.shapes import Float
 from clearhead.theories.example import Example
 
