@@ -62,7 +62,7 @@ def measure(
     )
     configs = configs_of(plan.vit_for(images), variants)
     runs = measure_runs(images, plan, configs, request, folder)
-    return compare(variants, runs, find_times(configs, plan, request, folder)), plan
+    return compare(variants, runs, find_times(configs, plan, request, folder), classes=images.classes), plan
 
 
 def find_times(configs: Configs, plan: Plan, request: Request, folder: Path) -> StepTimes:
