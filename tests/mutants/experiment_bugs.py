@@ -68,6 +68,7 @@ MUTANTS = (
     Mutant("floor: the mean is enough", "floor:Floor._exceeded", "found.mean if found.interval is None else found.interval.low", "found.mean", (FLOOR,)),
     Mutant("floor: at the floor is above it", "floor:Floor._exceeded", "(found.mean if found.interval is None else found.interval.low) > sign * self.value", "(found.mean if found.interval is None else found.interval.low) >= sign * self.value", (FLOOR,)),
     Mutant("floor: higher is always better", "floor:Floor._exceeded", "-1 if self.lower_is_better else 1", "1", (FLOOR,)),
+    Mutant("robustness: untrained variants are compared", "comparison:compare", "{variant.name, baseline} <= {*trained}", "True", (f"{HERE}/robustness/test_report.py",)),
     Mutant("study: untrained variants are compared", "study:compared", "variant in trained and baseline in trained", "baseline in trained", (STUDY,)),
     Mutant("study: an untrained baseline is compared", "study:compared", "variant in trained and baseline in trained", "variant in trained", (STUDY,)),
     Mutant("study: an untrained variant has measures", "study:measured_table", "variant not in trained and name != floor.measure", "False", (STUDY,)),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from clearhead.report.tables import estimate
+from clearhead.report.tables import decimals, estimate
 from clearhead_lab.experiments.estimates import differences, smallest_detectable
 
 ROUNDING = 1e-12
@@ -50,7 +50,10 @@ def test_paired_differences_are_significant_despite_spread_over_seeds() -> None:
 
 
 def test_null_differences_are_significant_at_the_nominal_rate() -> None:
-    verdicts = [differences(_measured(seed, shift=0), [("new", "old")])[0].verdict for seed in range(400)]
+    found = [differences(_measured(seed, shift=0), [("new", "old")])[0] for seed in range(400)]
+    missed = next(difference for difference in found if not difference.found)
+    assert missed.words == f"not distinguishable (detectable {decimals(missed.detectable)})"
+    verdicts = [difference.verdict for difference in found]
     # 20 of 400 are expected; 5 standard deviations above are 42.
     assert 5 <= sum(verdict != "not distinguishable" for verdict in verdicts) <= 42
 
@@ -79,7 +82,7 @@ def test_equal_differences_of_few_seeds_are_no_evidence() -> None:
     assert (result.adjusted, result.detectable, result.verdict, result.found) == (None, None, "spread unknown", False)
     measured["a"]["new"] = {0: 40 / 150, 1: 36.999 / 150}
     [control] = differences(measured, [("new", "old")])
-    assert (control.verdict, control.found) == ("lower", True)
+    assert (control.verdict, control.found, control.words) == ("lower", True, "lower")
     both = dict.fromkeys(("a", "b"), measured["a"]) | {"c": {name: {0: 0.5, 1: 0.5} for name in ("new", "old")}}
     found = differences(both, [("new", "old")])
     assert [item.verdict for item in found] == ["lower", "lower", "spread unknown"]

@@ -9,7 +9,16 @@ import numpy as np
 from scipy import optimize, special, stats
 
 from clearhead.numerics.moments import false_discovery_rate, student_quantile
-from clearhead.report.tables import Estimate, Field, estimate, mean_of, moments_of, over_runs, plus_minus
+from clearhead.report.tables import (
+    Estimate,
+    Field,
+    decimals,
+    estimate,
+    mean_of,
+    moments_of,
+    over_runs,
+    plus_minus,
+)
 
 Verdict = Literal["higher", "lower", "not distinguishable", "spread unknown"]
 LEVEL = 0.05
@@ -46,6 +55,12 @@ class Difference:
     def found(self) -> bool:
         """Return whether the verdict is that the variant is higher or lower."""
         return self.verdict in ("higher", "lower")
+
+    @property
+    def words(self) -> str:
+        """Return the verdict; "not distinguishable" with the smallest detectable difference."""
+        missed = self.detectable is not None and not self.found
+        return f"{self.verdict} (detectable {decimals(self.detectable)})" if missed else self.verdict
 
 
 def differences(

@@ -54,7 +54,7 @@ TIMES = StepTimes(key={"rounds": 3}, seconds={"softmax": (1.0, 2.0, 4.0), "symme
 
 def test_the_table_agrees_with_the_runs() -> None:
     runs = _runs({"softmax": 60, "symmetric": 0})
-    comparison = compare(TWO, runs, TIMES)
+    comparison = compare(TWO, runs, TIMES, classes=10)
     by = {(run.variant, run.seed): run for run in runs}
     noises = {noise.name for noise in NOISES}
     for measure, kinds in ((NOISE, noises), (OTHER, {c.name for c in CORRUPTIONS} - noises), ("blur", {"blur"})):
@@ -72,7 +72,7 @@ def test_the_table_agrees_with_the_runs() -> None:
     mean = sum(by["symmetric", s].clean for s in range(3)) / 3000
     row = next(line for line in text.splitlines() if line.startswith(f"| symmetric | {mean:.3f} ["))
     assert row.endswith("| 1,234 | 0.50 [0.50, 0.62] |")
-    assert re.search(r"\| softmax \| symmetric \| clean \| \+0\.0[56]\d \[.*\] \| \S+ \| higher \|", text)
+    assert re.search(r"\| softmax \| symmetric \| clean \| \+0\.0[56]\d \[.*\] \| 0\.0\d+ \| \S+ \| higher \|", text)
     assert "- symmetric: by keys" in text
     estimated = comparison.estimates[NOISE]["symmetric"]
     assert estimated is not None
@@ -96,7 +96,7 @@ def _text(report: Report) -> str:
 
 
 def _remarks(shift: dict[str, int], variants: tuple[Variant, ...] = TWO, times: StepTimes = TIMES) -> list[str]:
-    return list(as_report(compare(variants, _runs(shift), times), DESIGN).remarks)
+    return list(as_report(compare(variants, _runs(shift), times, classes=10), DESIGN).remarks)
 
 
 def test_remarks_name_significant_differences_and_count_the_others() -> None:
@@ -111,12 +111,25 @@ def test_remarks_name_significant_differences_and_count_the_others() -> None:
     assert by_softmax == "Compared with softmax: 3 of 3 differences not significant."
 
 
+def test_variants_that_do_not_exceed_chance_are_named_and_not_compared() -> None:
+    runs = [dataclasses.replace(r, clean=100) if r.variant == "softmax" and r.seed else r for r in _runs(EQUAL)]
+    report = as_report(compare(TWO, runs, TIMES, classes=10), DESIGN)
+    assert report.headline.endswith("; 0 of 0 differences significant")
+    assert "- softmax: did not train" in _text(report)
+    control = compare(TWO, runs, TIMES, classes=10**6)  # chance is nearly 0; the interval of two failed seeds holds it
+    assert control.untrained == ("softmax",)
+    assert compare(TWO, _runs(EQUAL), TIMES, classes=10).untrained == ()
+
+
+EQUAL = {"softmax": 0, "symmetric": 0}
+
+
 @pytest.mark.parametrize("width", [80, 60, 40, 30, 22])
 def test_the_printed_table_fits_the_terminal(width: int) -> None:
     longest = dataclasses.replace(VARIANTS[0], name=max((v.name for v in VARIANTS), key=len))
     variants = (longest, TWO[1])
     times = dataclasses.replace(TIMES, seconds={longest.name: (1.0,), "symmetric": (10.0,)})
-    table = as_report(compare(variants, _runs({longest.name: 0, "symmetric": 0}), times), DESIGN).terminal
+    table = as_report(compare(variants, _runs({longest.name: 0, "symmetric": 0}), times, classes=10), DESIGN).terminal
     assert table is not None
     console = Console(width=width, record=True, file=io.StringIO())
     print_columns(first_that_fits(as_columns(table), width=width), console)
@@ -129,10 +142,10 @@ def test_the_printed_table_fits_the_terminal(width: int) -> None:
 def test_the_table_shows_which_bounds_clamp() -> None:
     runs = [dataclasses.replace(run, clamped=(0.01 * run.seed, None)) for run in _runs({"softmax": 0, "symmetric": 0})]
     runs = [run if run.variant == "softmax" else dataclasses.replace(run, clamped=(None, None)) for run in runs]
-    text = _text(as_report(compare(TWO, runs, TIMES), DESIGN))
+    text = _text(as_report(compare(TWO, runs, TIMES, classes=10), DESIGN))
     clamped = text.split("first clamping, in per cent\n\n")[1].split("\n\n")[0]
     assert clamped.splitlines() == ["| variant | layer 1 | layer 2 |", "| --- | --- | --- |", "| softmax | 1 | - |"]
-    unbounded = compare(TWO, _runs({"softmax": 0, "symmetric": 0}), TIMES)
+    unbounded = compare(TWO, _runs({"softmax": 0, "symmetric": 0}), TIMES, classes=10)
     assert "first clamping" not in _text(as_report(unbounded, DESIGN))
 
 

@@ -145,10 +145,7 @@ def report(results: Results, request: Request) -> Report:
         sections=[("mIoU", _table(results))],
         remarks=(
             f"mIoU; mean accuracy of all runs {decimals(accuracy)}.",
-            *(
-                f"{d.variant}, best head, minus before training: {plus_minus(d.estimate)}, {d.verdict}"
-                for d in compared
-            ),
+            *(f"{d.variant}, best head, minus before training: {plus_minus(d.estimate)}, {d.words}" for d in compared),
         ),
         figures={"picture.svg": lambda: draw(results)},
         facts={

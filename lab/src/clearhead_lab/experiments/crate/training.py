@@ -142,7 +142,7 @@ def report(results: Results, request: Request) -> Report:
             ("Claims about the layers, with the untrained model as control", _claim_table(results.layers)),
             *_layer_tables(results.layers),
         ],
-        remarks=tuple(f"{d.variant} minus {d.baseline}: {plus_minus(d.estimate)}, {d.verdict}" for d in compared),
+        remarks=tuple(f"{d.variant} minus {d.baseline}: {plus_minus(d.estimate)}, {d.words}" for d in compared),
         figures={"picture.svg": lambda: draw(results)},
         facts={"accuracy": {name: {str(s): a for s, a in by_seed.items()} for name, by_seed in accuracy.items()}},
     )

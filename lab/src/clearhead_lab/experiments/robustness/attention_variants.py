@@ -55,7 +55,7 @@ def measure(
     corrupted = min(design.corrupted, len(images.test_images))
     design = dataclasses.replace(design, file=dataclasses.replace(file, data=data), corrupted=corrupted)
     runs = measure_runs(images, study, corrupted, request, folder)
-    return compare(variants, runs, find_times(configs, design, request, folder)), design
+    return compare(variants, runs, find_times(configs, design, request, folder), classes=images.classes), design
 
 
 def find_times(configs: Configs, design: Design, request: Request, folder: Path) -> StepTimes:

@@ -7,6 +7,7 @@ import numpy as np
 
 from clearhead.report.tables import Estimate, estimate
 from clearhead_lab.experiments.estimates import Difference, differences
+from clearhead_lab.experiments.floor import Floor
 from clearhead_lab.experiments.robustness.runs import Run
 from clearhead_lab.experiments.robustness.step_time import Ratio, StepTimes
 from clearhead_lab.experiments.robustness.variants import Variant
@@ -19,13 +20,17 @@ PRIMARY = (CLEAN, NOISE, OTHER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Estimates by measure and variant, and the differences between variants, paired by seed."""
+    """Estimates by measure and variant, and the differences between variants, paired by seed.
+
+    untrained: the variants that do not exceed chance; nothing is compared with them
+    """
 
     variants: tuple[Variant, ...]
     runs: tuple[Run, ...]
     times: StepTimes
     estimates: dict[str, dict[str, Estimate | None]]
     differences: tuple[Difference, ...]
+    untrained: tuple[str, ...]
 
     @property
     def baselines(self) -> list[str]:
@@ -56,15 +61,24 @@ class Comparison:
         return self.times.ratio(name, to=self.variants[0].name)
 
 
-def compare(variants: Sequence[Variant], runs: Sequence[Run], times: StepTimes) -> Comparison:
-    """Estimate every measure of every variant, and the differences from their baselines."""
+def compare(variants: Sequence[Variant], runs: Sequence[Run], times: StepTimes, *, classes: int) -> Comparison:
+    """Estimate every measure of every variant, and the differences from their baselines. classes: of the images."""
     measured: dict[str, dict[str, dict[int, float]]] = {}
+    by_variant: dict[str, dict[int, dict[str, float]]] = {}
     for run in runs:
+        if not run.reason:
+            by_variant.setdefault(run.variant, {})[run.seed] = _accuracies(run)
         for measure, value in _accuracies(run).items():
             measured.setdefault(measure, {}).setdefault(run.variant, {})[run.seed] = value
     names = [variant.name for variant in variants]
+    trained = Floor(measure=CLEAN, value=1 / classes, name="chance").trained(by_variant)
     measures = (*PRIMARY, *(corruption.name for corruption in CORRUPTIONS))
-    pairs = [(variant.name, baseline) for variant in variants for baseline in variant.baselines if baseline in names]
+    pairs = [
+        (variant.name, baseline)
+        for variant in variants
+        for baseline in variant.baselines
+        if {variant.name, baseline} <= {*trained}
+    ]
     return Comparison(
         variants=tuple(variants),
         runs=tuple(runs),
@@ -74,6 +88,7 @@ def compare(variants: Sequence[Variant], runs: Sequence[Run], times: StepTimes) 
             for measure in measures
         },
         differences=tuple(differences({measure: measured.get(measure, {}) for measure in PRIMARY}, pairs)),
+        untrained=tuple(name for name in by_variant if name not in trained),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from clearhead.report.tables import Estimate, Field, Table
 from clearhead_lab.experiments.experiment import Report, installed_versions
+from clearhead_lab.experiments.floor import DID_NOT_TRAIN
 from clearhead_lab.experiments.robustness.comparison import CLEAN, NOISE, OTHER, PRIMARY, Comparison
 from clearhead_lab.experiments.robustness.variants import Design
 from clearhead_lab.robustness.corruptions import CORRUPTIONS
@@ -18,6 +19,7 @@ def as_report(comparison: Comparison, design: Design) -> Report:
     kinds = [corruption.name for corruption in CORRUPTIONS]
     clamped = _clamped_table(comparison)
     failed = [f"{run.variant}, seed {run.seed}: {run.reason}" for run in comparison.failed]
+    failed += [f"{name}: {DID_NOT_TRAIN}, its clean accuracy does not exceed chance" for name in comparison.untrained]
     variants = "\n".join(f"- {variant.name}: {variant.meaning}" for variant in comparison.variants)
     return Report(
         headline=_headline(comparison),
@@ -107,6 +109,7 @@ def _difference_table(comparison: Comparison) -> Table:
         Field(title="baseline", cells=[d.baseline for d in each], text=True),
         Field(title="accuracy", cells=[d.measure for d in each], text=True),
         Field(title="difference [95 % CI]", cells=[_signed(d.estimate) for d in each]),
+        Field(title="detectable", cells=["-" if d.detectable is None else f"{d.detectable:.3f}" for d in each]),
         Field(title="adjusted p", cells=["-" if d.adjusted is None else f"{d.adjusted:.2g}" for d in each]),
         Field(title="verdict", cells=[d.verdict for d in each], text=True),
     ]
@@ -134,9 +137,10 @@ def _setting(comparison: Comparison, design: Design) -> str:
         f"Seeds {seeds[0]} to {seeds[-1]}, {design.file.recipe.epochs} epochs over {design.file.data.take:,} images. "
         f"Clean accuracy is on {images:,} test images, the others on the first {design.corrupted:,}, the same for all. "
         "Means over seeds with 95 % Student intervals, which reflect the variation of runs and not of test images. "
-        "p-values are from paired t-tests over seeds, adjusted for all differences; a verdict requires 5 %. The time "
-        f"of a step is the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on "
-        "one thread, for untrained models."
+        "p-values are from paired t-tests over seeds, adjusted for all differences; a verdict requires 5 %. Detectable: "
+        "the smallest difference that this test finds in 80 % of repetitions, before adjustment. The time of a step is "
+        f"the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on one thread, "
+        "for untrained models."
     )
 
 
