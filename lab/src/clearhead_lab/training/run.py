@@ -21,6 +21,7 @@ from clearhead_lab.data.image_sets import ImageSet, pixel_moments, read_images
 from clearhead_lab.data.samples import Samples, open_samples
 from clearhead_lab.models.catalogue import build, config_of
 from clearhead_lab.models.native import KINDS, save_native
+from clearhead_lab.models.transformer_block import config_as_json, config_from_json
 from clearhead_lab.training.batches import TensorBatches, TokenBatches, random_changes
 from clearhead_lab.training.distributed import ALONE, Processes, whole_tensor
 from clearhead_lab.training.evaluation import as_pixels, measure_classifier, measure_overlap, measure_perplexity
@@ -154,7 +155,7 @@ def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
     try:
         if name is not None:
             return build(name, generator=generator, **settings)
-        model: nn.Module = KINDS[kind].model(KINDS[kind].from_json(settings), generator=generator)
+        model: nn.Module = KINDS[kind].model(config_from_json(KINDS[kind].config, settings), generator=generator)
     except TypeError as error:
         raise InputError(f"{file.name} has a bad section [model]: {error}") from None
     return model
@@ -169,7 +170,7 @@ def _describe(file: RecipeFile, model: nn.Module, contents: str) -> dict[str, An
         del settings["repeats"]
     return {
         "task": file.task,
-        "model": {"kind": kind, **json.loads(json.dumps(KINDS[kind].as_json(model.config)))},
+        "model": {"kind": kind, **json.loads(json.dumps(config_as_json(model.config)))},
         "data": {**settings, "contents": contents},
     }
 

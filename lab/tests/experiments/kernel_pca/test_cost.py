@@ -16,7 +16,8 @@ from clearhead_lab.experiments.kernel_pca.study import SOFTMAX
 from clearhead_lab.experiments.robustness import step_time
 from clearhead_lab.experiments.robustness.step_time import StepTimes
 from clearhead_lab.models.catalogue import ModelSize, measure_size
-from clearhead_lab.models.vit import VisionTransformerConfig, config_as_json
+from clearhead_lab.models.transformer_block import config_as_json
+from clearhead_lab.models.vit import VisionTransformerConfig
 
 CONFIG = VisionTransformerConfig(
     image_size=8, patch_size=2, channels=1, classes=3, width=8, layers=2, heads=2, mlp_width=16

@@ -34,7 +34,8 @@ from clearhead_lab.experiments.robustness.step_time import (
     store_step_times,
 )
 from clearhead_lab.models.catalogue import ModelSize, config_of, measure_size
-from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json, config_from_json
+from clearhead_lab.models.transformer_block import config_as_json, config_from_json
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead_lab.training.loop import Stepper
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import RecipeFile, layer_operators
@@ -107,7 +108,9 @@ def peak_memory(*, models: Mapping[str, Any], batch_size: int) -> dict[str, dict
 
 
 def _build(settings: Mapping[str, Any]) -> VisionTransformer:
-    return VisionTransformer(config_from_json(settings), generator=torch.Generator().manual_seed(0))
+    return VisionTransformer(
+        config_from_json(VisionTransformerConfig, settings), generator=torch.Generator().manual_seed(0)
+    )
 
 
 def _images(model: VisionTransformer, count: int) -> Tensor:
