@@ -1,6 +1,6 @@
 """The pre-norm transformer block of Clearhead's own models, its operator in each layer, and its initial weights.
 
-And the settings of all models as plain values. An operator that uses queries has a projection of them, the others have none.
+And the settings of all models as plain values. An operator that uses queries has a projection of them, others none.
 """
 
 import dataclasses
