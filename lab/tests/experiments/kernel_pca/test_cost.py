@@ -10,11 +10,10 @@ from torch import nn
 from clearhead.stored_json import read_json
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.kernel_pca import cost
-from clearhead_lab.experiments.kernel_pca.cost import COST, Costs, forward_seconds, peak_memory
-from clearhead_lab.experiments.kernel_pca.peak_memory import peak_bytes
-from clearhead_lab.experiments.kernel_pca.study import SOFTMAX
+from clearhead_lab.experiments.kernel_pca.cost import COST, Costs, forward_seconds, peak_bytes, peak_memory
 from clearhead_lab.experiments.robustness import step_time
 from clearhead_lab.experiments.robustness.step_time import StepTimes
+from clearhead_lab.experiments.study import SOFTMAX
 from clearhead_lab.models.catalogue import ModelSize, measure_size
 from clearhead_lab.models.transformer_block import config_as_json
 from clearhead_lab.models.vit import VisionTransformerConfig
