@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant("segmenter: classes not normalised", "segmenter:MaskDecoder.forward", "normalize(self.class_map(classes), dim=-1)", "self.class_map(classes)", MASKS),
     Mutant("segmenter: no head", "segmenter:MaskDecoder.forward", "self.mask_norm(masks)", "masks", MASKS),
     Mutant("segmenter: the published head by default", "segmenter:MaskDecoder.__init__", "config.mask_head == 'layer-norm'", "True", MASKS),
-    Mutant("segmenter: stored models get the new head", "segmenter:segmenter_from_json", "{'mask_head': 'layer-norm', **read_settings(stored)}", "read_settings(stored)", MASKS),
+    Mutant("segmenter: stored models get the new head", "transformer_block:config_from_json", "getattr(kind, 'OLDER', {})", "{}", MASKS),
     Mutant("segmenter: no bias of classes", "segmenter:ClassGain.forward", "products * self.weight + self.bias", "products * self.weight", MASKS),
     Mutant("segmenter: no norm after the decoder", "segmenter:MaskDecoder.forward", "self.norm(x)", "x", MASKS),
     Mutant("segmenter: no projection", "segmenter:MaskDecoder.forward", "self.projection(patches)", "patches", MASKS),

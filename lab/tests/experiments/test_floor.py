@@ -2,7 +2,7 @@
 
 import pytest
 
-from clearhead_lab.experiments.floor import Floor
+from clearhead_lab.experiments.estimates import Floor
 
 MAJORITY = Floor(measure="x", value=0.328, name="the majority class")
 

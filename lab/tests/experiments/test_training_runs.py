@@ -11,7 +11,7 @@ from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.experiments.crate import segmentation, training
 from clearhead_lab.experiments.crate.training import VIT, variants
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.experiments.kernel_pca.study import SYMMETRIC, Study, StudyRun, in_memory, train_all
+from clearhead_lab.experiments.study import SYMMETRIC, Study, StudyRun, in_memory, train_all
 from clearhead_lab.models.crate import Crate, Form
 from clearhead_lab.models.vit import VisionTransformer
 from clearhead_lab.training import run as training_run

@@ -16,8 +16,9 @@ from clearhead.numerics.precision import tolerance
 from clearhead.operators.named import ClampedKeys
 from clearhead.shapes import ShapeError
 from clearhead.stored_json import read_json, write_json
-from clearhead_lab.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config, crate_from_json
+from clearhead_lab.models.crate import CRATE_SIZES, Crate, CrateConfig, Form, crate_config
 from clearhead_lab.models.native import draw_baseline, load_native, save_native
+from clearhead_lab.models.transformer_block import config_as_json, config_from_json
 from lab.tests.models.released_crate import Released, randomised
 from tests.interfaces.map_checks import ROLES, assert_found
 from tests.noise import largest_difference, weight_tolerance
@@ -164,7 +165,7 @@ def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, form: Form) -> No
     model = _model(form=form, penalty=0.2, shrink=0.25, overcomplete=form is Form.NEGATED)
     save_native(model, tmp_path)
     loaded = load_model(str(tmp_path), max_tokens=256)
-    assert loaded.model.config == model.config == crate_from_json(model.config.as_json())
+    assert loaded.model.config == model.config == config_from_json(CrateConfig, config_as_json(model.config))
     with torch.no_grad():
         assert torch.equal(loaded.model(_images()), model(_images()))
         again = loaded.draw_baseline(0)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from clearhead.operators.named import Softmax
 from clearhead_lab.models.native import load_native, save_native
-from clearhead_lab.models.transformer_block import DropPath, TransformerBlock, drop_path_rates
-from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
+from clearhead_lab.models.transformer_block import DropPath, TransformerBlock, config_as_json, drop_path_rates
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 
 CONFIG = VisionTransformerConfig(
     image_size=15, patch_size=3, channels=2, classes=7, width=22, layers=5, heads=2, mlp_width=13, drop_path=0.2

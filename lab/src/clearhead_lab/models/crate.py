@@ -11,9 +11,8 @@ CRATE-alpha (Yang et al. 2024, arXiv 2405.20299) is `CrateConfig(overcomplete=Tr
 with a residual connection, and no bias in the output map of attention.
 """
 
-import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,7 +25,7 @@ from clearhead.errors import InputError
 from clearhead.modules.sparse_coding import OvercompleteStep, SparseCodingStep
 from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Float
-from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
+from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_images, check_sizes, patches
 
 
 class Form(StrEnum):
@@ -79,19 +78,10 @@ class BlockConfig:
             raise InputError(f"expected form to be one of {', '.join(Form)}; got {self.form!r}")
         object.__setattr__(self, "form", Form(self.form))  # a file or a caller may pass its value
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
-        return {**dataclasses.asdict(self), "form": str(self.form)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBlockConfig(BlockConfig):
-    """Settings of a CRATE for images: those of `BlockConfig`, and of the images.
-
-    image_size: height and width of an image; must be a multiple of patch_size
-    channels: number of image channels
-    pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
-    """
+    """Settings of a CRATE for images: those of `BlockConfig`, and of the images as in `check_images`."""
 
     image_size: int
     patch_size: int
@@ -101,22 +91,12 @@ class ImageBlockConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         BlockConfig.__post_init__(self)  # super() fails in dataclasses with slots
-        check_sizes(image_size=self.image_size, patch_size=self.patch_size, channels=self.channels)
-        check_divides(whole="image_size", part="patch_size", sizes=(self.image_size, self.patch_size))
-        for name in ("pixel_mean", "pixel_spread"):
-            object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
-        if min(self.pixel_spread) <= 0:
-            raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+        check_images(self)
 
     @property
     def tokens(self) -> int:
         """Return the number of tokens of an image: its patches and the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
-
-
-def read_image_config(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an image config that `as_json` wrote, with tuples, which JSON does not have."""
-    return {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
 
 
 @contextmanager
@@ -170,11 +150,6 @@ class CrateConfig(ImageBlockConfig):
     def __post_init__(self) -> None:
         ImageBlockConfig.__post_init__(self)
         check_sizes(classes=self.classes)
-
-
-def crate_from_json(stored: Mapping[str, Any]) -> CrateConfig:
-    """Return the settings that `CrateConfig.as_json` wrote. Raise ValueError or TypeError for anything else."""
-    return CrateConfig(**read_image_config(stored))
 
 
 CRATE_SIZES = {

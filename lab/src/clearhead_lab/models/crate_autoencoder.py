@@ -10,7 +10,6 @@ encoder. The released code also has a map between encoder and decoder and a seco
 is used; its 25.4 M (small) and 44.6 M (base) parameters include them and both tables.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,6 @@ from clearhead_lab.models.crate import (
     Form,
     ImageBlockConfig,
     initialised_by,
-    read_image_config,
 )
 from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches
 
@@ -52,11 +50,6 @@ class CrateAutoencoderConfig(ImageBlockConfig):
             object.__setattr__(self, "decoder_layers", self.layers)
         check_sizes(decoder_layers=self.decoder_layers)
         check_divides(whole="width", part="4", sizes=(self.width, 4))  # a sine and a cosine for each of two axes
-
-
-def autoencoder_from_json(stored: Mapping[str, Any]) -> CrateAutoencoderConfig:
-    """Return the settings that `as_json` wrote. Raise ValueError or TypeError for anything else."""
-    return CrateAutoencoderConfig(**read_image_config(stored))
 
 
 def autoencoder_config(size: str, **settings: Any) -> CrateAutoencoderConfig:

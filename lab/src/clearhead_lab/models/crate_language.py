@@ -5,7 +5,6 @@ embedding, and maps are initialised as in GPT-2. The input is token ids; there i
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +32,6 @@ class CrateLanguageConfig(BlockConfig):
     def __post_init__(self) -> None:
         BlockConfig.__post_init__(self)
         check_sizes(vocabulary=self.vocabulary, context=self.context)
-
-
-def language_from_json(stored: Mapping[str, Any]) -> CrateLanguageConfig:
-    """Return the settings that `as_json` wrote. Raise ValueError or TypeError for anything else."""
-    return CrateLanguageConfig(**stored)
 
 
 def causal_crate_base(**settings: Any) -> CrateLanguageConfig:

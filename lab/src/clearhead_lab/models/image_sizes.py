@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,21 @@ def per_channel(name: str, values: Sequence[float], *, channels: int) -> tuple[f
     if len(values) != channels or not all(math.isfinite(x) for x in values):
         raise InputError(f"expected {name} with one finite number for each of {channels} channels")
     return values
+
+
+def check_images(config: Any) -> None:
+    """Raise InputError unless the settings of images fit; replace the numbers of channels by tuples of floats.
+
+    image_size: height and width of an image; must be a multiple of patch_size
+    channels: number of image channels
+    pixel_mean, pixel_spread: per channel, mean that is subtracted and standard deviation that is divided by
+    """
+    check_sizes(image_size=config.image_size, patch_size=config.patch_size, channels=config.channels)
+    check_divides(whole="image_size", part="patch_size", sizes=(config.image_size, config.patch_size))
+    for name in ("pixel_mean", "pixel_spread"):
+        object.__setattr__(config, name, per_channel(name, getattr(config, name), channels=config.channels))
+    if min(config.pixel_spread) <= 0:
+        raise InputError(f"expected pixel_spread above zero; got {config.pixel_spread}")
 
 
 class PixelNorm(nn.Module):

@@ -4,9 +4,7 @@ The output map is the transposed token embedding (Press and Wolf 2017, arXiv 160
 et al. 2017, arXiv 1609.04309), which spends little time on rare tokens. The input is token ids; there is no tokenizer.
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,8 +21,6 @@ from clearhead_lab.models.image_sizes import check_divides, check_sizes
 from clearhead_lab.models.transformer_block import (
     SOFTMAX,
     TransformerBlock,
-    attention_as_json,
-    attention_from_json,
     check_rate,
     initialise_maps,
     per_layer,
@@ -79,11 +75,6 @@ class LanguageModelConfig:
         """Return the operator of every layer."""
         return per_layer(self.attention, self.layers)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the settings as plain values, operators by name."""
-        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**plain, "attention": attention_as_json(self.attention)}
-
     def _check_output(self) -> None:
         if self.output not in ("tied", "adaptive"):
             raise InputError(f'expected output "tied" or "adaptive"; got {self.output!r}')
@@ -103,14 +94,6 @@ class LanguageModelConfig:
                 f"expected tail_divisor of at least 1 that leaves the last of {len(self.cutoffs)} clusters a width of "
                 f"at least 1; got {self.tail_divisor!r} for width {self.width}"
             )
-
-
-def language_model_from_json(stored: Mapping[str, Any]) -> LanguageModelConfig:
-    """Return the settings that `as_json` wrote. Raise ValueError or TypeError for anything else."""
-    settings = {**stored, "cutoffs": tuple(stored.get("cutoffs", ()))}
-    if "attention" in settings:
-        settings["attention"] = attention_from_json(settings["attention"])
-    return LanguageModelConfig(**settings)
 
 
 class LanguageModel(nn.Module):

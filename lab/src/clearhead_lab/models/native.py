@@ -21,40 +21,32 @@ from clearhead.loading.processors import Processor
 from clearhead.operators.requirements import CHILD_NAME
 from clearhead.storage import MAX_JSON_BYTES, parse_json, read_bytes, read_tensors, write_tensors
 from clearhead.stored_json import read_json, write_json
-from clearhead_lab.models.crate import Crate, CrateConfig, crate_from_json
-from clearhead_lab.models.crate_autoencoder import CrateAutoencoder, CrateAutoencoderConfig, autoencoder_from_json
-from clearhead_lab.models.crate_language import CrateLanguage, CrateLanguageConfig, language_from_json
-from clearhead_lab.models.language import LanguageModel, LanguageModelConfig, language_model_from_json
-from clearhead_lab.models.segmenter import Segmenter, segmenter_as_json, segmenter_from_json
-from clearhead_lab.models.vit import (
-    VisionTransformer,
-    config_as_json,
-    config_from_json,
-)
+from clearhead_lab.models.crate import Crate, CrateConfig
+from clearhead_lab.models.crate_autoencoder import CrateAutoencoder, CrateAutoencoderConfig
+from clearhead_lab.models.crate_language import CrateLanguage, CrateLanguageConfig
+from clearhead_lab.models.language import LanguageModel, LanguageModelConfig
+from clearhead_lab.models.segmenter import Segmenter, SegmenterConfig
+from clearhead_lab.models.transformer_block import config_as_json, config_from_json
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of model: its class, called with a config and a generator, and the conversion of its config."""
+    """A kind of model: its class, called with a config and a generator, and the class of its config."""
 
     model: Callable[..., Any]
-    as_json: Callable[[Any], dict[str, Any]]
-    from_json: Callable[[Mapping[str, Any]], Any]
+    config: type[Any]
 
 
 KINDS = {
-    "vision-transformer": Kind(model=VisionTransformer, as_json=config_as_json, from_json=config_from_json),
-    "language-model": Kind(
-        model=LanguageModel, as_json=LanguageModelConfig.as_json, from_json=language_model_from_json
-    ),
-    "segmenter": Kind(model=Segmenter, as_json=segmenter_as_json, from_json=segmenter_from_json),
-    "crate": Kind(model=Crate, as_json=CrateConfig.as_json, from_json=crate_from_json),
-    "crate-language": Kind(model=CrateLanguage, as_json=CrateLanguageConfig.as_json, from_json=language_from_json),
-    "crate-autoencoder": Kind(
-        model=CrateAutoencoder, as_json=CrateAutoencoderConfig.as_json, from_json=autoencoder_from_json
-    ),
+    "vision-transformer": Kind(model=VisionTransformer, config=VisionTransformerConfig),
+    "language-model": Kind(model=LanguageModel, config=LanguageModelConfig),
+    "segmenter": Kind(model=Segmenter, config=SegmenterConfig),
+    "crate": Kind(model=Crate, config=CrateConfig),
+    "crate-language": Kind(model=CrateLanguage, config=CrateLanguageConfig),
+    "crate-autoencoder": Kind(model=CrateAutoencoder, config=CrateAutoencoderConfig),
 }
 """Every kind by the name that config.json gives it."""
 
@@ -65,7 +57,7 @@ def save_native(model: nn.Module, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: tensor for name, tensor in model.state_dict().items() if CHILD_NAME not in name.split(".")}
     write_tensors(folder / WEIGHTS_FILE, weights, metadata={"format": "pt"})
-    write_json(folder / CONFIG_FILE, {MARKER: name, **KINDS[name].as_json(model.config)})
+    write_json(folder / CONFIG_FILE, {MARKER: name, **config_as_json(model.config)})
 
 
 def is_native(folder: Path) -> bool:
@@ -160,7 +152,7 @@ def _check_layers(folder: Path, config: Mapping[str, Any], tensors: int) -> None
 def _build(folder: Path, kind: str, config: Mapping[str, Any]) -> nn.Module:
     """Return a model of the config with arbitrary weights."""
     try:
-        model: nn.Module = KINDS[kind].model(KINDS[kind].from_json(config))
+        model: nn.Module = KINDS[kind].model(config_from_json(KINDS[kind].config, config))
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise LoadError(f"{folder / CONFIG_FILE} does not describe a {kind}: {first_line(error)}") from None
     return model

@@ -11,9 +11,8 @@ where they are equal, 0.01 at d = 0.1, so that a patch on the wrong side stays t
 gain and a bias for each class and no norm; models for ADE20K have the published one.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +24,6 @@ from clearhead_lab.models.image_sizes import check_sizes
 from clearhead_lab.models.transformer_block import (
     SOFTMAX,
     TransformerBlock,
-    attention_as_json,
-    attention_from_json,
     drop_path_rates,
     initialise_maps,
     per_layer,
@@ -36,8 +33,6 @@ from clearhead_lab.models.vit import (
     INITIAL_DEVIATION,
     VisionTransformer,
     VisionTransformerConfig,
-    config_as_json,
-    read_settings,
 )
 
 MASK_HEADS = ("gain", "layer-norm")
@@ -53,6 +48,9 @@ class SegmenterConfig(VisionTransformerConfig):
         "layer-norm" for the published norm over classes, which needs many of them
     """
 
+    OLDER: ClassVar = {"mask_head": "layer-norm"}
+    """The published head was the only one at first."""
+
     decoder_layers: int = 2
     decoder_attention: Any = SOFTMAX
     mask_head: str = "gain"
@@ -66,22 +64,6 @@ class SegmenterConfig(VisionTransformerConfig):
             raise InputError(f"expected mask_head among {', '.join(MASK_HEADS)}; got {self.mask_head!r}")
         resolved = resolve_attention(self.decoder_attention, self.decoder_layers, name="decoder_attention")
         object.__setattr__(self, "decoder_attention", resolved)
-
-
-def segmenter_as_json(config: SegmenterConfig) -> dict[str, Any]:
-    """Return the settings as plain values, operators by name."""
-    return {**config_as_json(config), "decoder_attention": attention_as_json(config.decoder_attention)}
-
-
-def segmenter_from_json(stored: Mapping[str, Any]) -> SegmenterConfig:
-    """Return the settings that `segmenter_as_json` wrote. Raise ValueError or TypeError for anything else.
-
-    Settings without `mask_head` were written when the published head was the only one.
-    """
-    settings = {"mask_head": "layer-norm", **read_settings(stored)}
-    if "decoder_attention" in settings:
-        settings["decoder_attention"] = attention_from_json(settings["decoder_attention"])
-    return SegmenterConfig(**settings)
 
 
 class Segmenter(nn.Module):

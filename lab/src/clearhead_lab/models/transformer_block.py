@@ -1,10 +1,11 @@
 """The pre-norm transformer block of Clearhead's own models, its operator in each layer, and its initial weights.
 
-An operator that uses queries has a projection of them, the others have none.
+And the settings of all models as plain values. An operator that uses queries has a projection of them, others none.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,10 @@ def attention_module(operator: Any, *, embed_dim: int, num_heads: int) -> nn.Mod
 
 
 SOFTMAX = Softmax()
+ATTENTION = ("attention", "decoder_attention")
+"""The settings that are operators."""
+
+Config = TypeVar("Config")
 
 
 def per_layer(attention: Any, layers: int) -> tuple[Any, ...]:
@@ -75,6 +80,33 @@ def attention_as_json(attention: Any) -> Any:
 def attention_from_json(stored: Any) -> Any:
     """Return the attention that `attention_as_json` wrote. Raise ValueError for anything else."""
     return tuple(map(operator_from_dict, stored)) if isinstance(stored, list) else operator_from_dict(stored)
+
+
+def config_as_json(config: Any) -> dict[str, Any]:
+    """Return the settings of a model as plain values, operators by name.
+
+    Left out are those that the config's class lists as `LEFT_OUT` and that have their defaults.
+    """
+    plain = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in getattr(config, "LEFT_OUT", ()) or value != field.default:
+            plain[field.name] = attention_as_json(value) if field.name in ATTENTION else value
+    return plain
+
+
+def config_from_json(kind: type[Config], stored: Mapping[str, Any]) -> Config:
+    """Return the settings that `config_as_json` wrote. Raise ValueError or TypeError for anything else.
+
+    Settings that the class lists as `OLDER` have these values where they are absent: the file is older than they are.
+    """
+    settings = {**getattr(kind, "OLDER", {}), **stored}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.default == ():  # JSON has no tuples
+            settings[field.name] = tuple(settings.get(field.name, ()))
+        elif field.name in ATTENTION and field.name in settings:
+            settings[field.name] = attention_from_json(settings[field.name])
+    return kind(**settings)
 
 
 def check_rate(name: str, rate: float) -> None:

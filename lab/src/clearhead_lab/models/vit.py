@@ -9,23 +9,19 @@ batch norms. Here every image is normalised by itself, so that outputs do not de
 on how processes share one.
 """
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
 from clearhead.shapes import Float
-from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches, per_channel
+from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_images, check_sizes, patches
 from clearhead_lab.models.transformer_block import (
     SOFTMAX,
     TransformerBlock,
-    attention_as_json,
-    attention_from_json,
     check_rate,
     drop_path_rates,
     initialise_maps,
@@ -100,6 +96,8 @@ class VisionTransformerConfig:
     norm_eps: added to the variance in norms
     """
 
+    LEFT_OUT: ClassVar = ("attention", "drop_path", "stem", "norm_eps")
+
     image_size: int
     patch_size: int
     channels: int
@@ -116,14 +114,9 @@ class VisionTransformerConfig:
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
-        names = ("image_size", "patch_size", "channels", "classes", "width", "layers", "heads", "mlp_width")
-        check_sizes(**{name: getattr(self, name) for name in names})
-        for whole, part in (("image_size", "patch_size"), ("width", "heads")):
-            check_divides(whole=whole, part=part, sizes=(getattr(self, whole), getattr(self, part)))
-        for name in ("pixel_mean", "pixel_spread"):
-            object.__setattr__(self, name, per_channel(name, getattr(self, name), channels=self.channels))
-        if min(self.pixel_spread) <= 0:
-            raise InputError(f"expected pixel_spread above zero; got {self.pixel_spread}")
+        check_images(self)
+        check_sizes(**{name: getattr(self, name) for name in ("classes", "width", "layers", "heads", "mlp_width")})
+        check_divides(whole="width", part="heads", sizes=(self.width, self.heads))
         check_rate("drop_path", self.drop_path)
         check_stem(self.stem, self.patch_size)
         if not 0 < self.norm_eps < 1:
@@ -139,32 +132,6 @@ class VisionTransformerConfig:
     def tokens(self) -> int:
         """Return the number of tokens of an image: its patches and the class token."""
         return (self.image_size // self.patch_size) ** 2 + 1
-
-
-def config_as_json(config: VisionTransformerConfig) -> dict[str, Any]:
-    """Return the settings as plain values, operators by name.
-
-    Left out are softmax attention in all layers, no drop path, the stem "patch", and torch's epsilon of norms.
-    """
-    optional = {"attention": SOFTMAX, "drop_path": 0, "stem": "patch", "norm_eps": 1e-5}
-    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    plain = {name: value for name, value in settings.items() if name not in optional or value != optional[name]}
-    if "attention" in plain:
-        plain["attention"] = attention_as_json(config.attention)
-    return plain
-
-
-def config_from_json(stored: Mapping[str, Any]) -> VisionTransformerConfig:
-    """Return the settings that `config_as_json` wrote. Raise ValueError or TypeError for anything else."""
-    return VisionTransformerConfig(**read_settings(stored))
-
-
-def read_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that `config_as_json` wrote, with tuples and operators, which JSON does not have."""
-    settings = {**stored, **{name: tuple(stored.get(name, ())) for name in ("pixel_mean", "pixel_spread")}}
-    if "attention" in settings:
-        settings["attention"] = attention_from_json(settings["attention"])
-    return settings
 
 
 class VisionTransformer(nn.Module):

@@ -23,6 +23,7 @@ from clearhead_lab.data.samples import Samples, open_samples
 from clearhead_lab.models.catalogue import build, config_of
 from clearhead_lab.models.image_sizes import check_sizes
 from clearhead_lab.models.native import KINDS, save_native
+from clearhead_lab.models.transformer_block import config_as_json, config_from_json
 from clearhead_lab.training.batches import TensorBatches, TokenBatches, random_changes
 from clearhead_lab.training.distributed import ALONE, Processes, whole_tensor
 from clearhead_lab.training.evaluation import as_pixels, measure_classifier, measure_overlap, measure_perplexity
@@ -157,7 +158,7 @@ def build_model(file: RecipeFile, **sizes: Any) -> nn.Module:
     try:
         if name is not None:
             return build(name, generator=generator, **settings)
-        model: nn.Module = KINDS[kind].model(KINDS[kind].from_json(settings), generator=generator)
+        model: nn.Module = KINDS[kind].model(config_from_json(KINDS[kind].config, settings), generator=generator)
     except InputError:
         raise
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -174,7 +175,7 @@ def _describe(file: RecipeFile, model: nn.Module, contents: str) -> dict[str, An
         del settings["repeats"]
     return {
         "task": file.task,
-        "model": {"kind": kind, **json.loads(json.dumps(KINDS[kind].as_json(model.config)))},
+        "model": {"kind": kind, **json.loads(json.dumps(config_as_json(model.config)))},
         "data": {**settings, "contents": contents},
     }
 

@@ -8,7 +8,7 @@ import pytest
 from clearhead_lab.experiments.crate import training
 from clearhead_lab.experiments.crate.training import VIT, variants
 from clearhead_lab.experiments.experiment import Experiment, Request
-from clearhead_lab.experiments.kernel_pca.study import in_memory
+from clearhead_lab.experiments.study import in_memory
 from clearhead_lab.models.crate import Form
 from clearhead_lab.training.recipe import Recipe
 from lab.tests.experiments.test_training_runs import SIZES, STUDY, random_images

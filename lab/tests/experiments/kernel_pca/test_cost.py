@@ -10,13 +10,13 @@ from torch import nn
 from clearhead.stored_json import read_json
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.kernel_pca import cost
-from clearhead_lab.experiments.kernel_pca.cost import COST, Costs, forward_seconds, peak_memory
-from clearhead_lab.experiments.kernel_pca.peak_memory import peak_bytes
-from clearhead_lab.experiments.kernel_pca.study import SOFTMAX
+from clearhead_lab.experiments.kernel_pca.cost import COST, Costs, forward_seconds, peak_bytes, peak_memory
 from clearhead_lab.experiments.robustness import step_time
 from clearhead_lab.experiments.robustness.step_time import StepTimes
+from clearhead_lab.experiments.study import SOFTMAX
 from clearhead_lab.models.catalogue import ModelSize, measure_size
-from clearhead_lab.models.vit import VisionTransformerConfig, config_as_json
+from clearhead_lab.models.transformer_block import config_as_json
+from clearhead_lab.models.vit import VisionTransformerConfig
 
 CONFIG = VisionTransformerConfig(
     image_size=8, patch_size=2, channels=1, classes=3, width=8, layers=2, heads=2, mlp_width=16

@@ -10,9 +10,13 @@ from clearhead.operators.named import Softmax, Symmetric
 from clearhead.stored_json import read_json
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.kernel_pca import projection_loss
-from clearhead_lab.experiments.kernel_pca.captured_heads import capture_layers, random_map_values
-from clearhead_lab.experiments.kernel_pca.projection_loss import PROJECTION_LOSS, projection_losses
-from clearhead_lab.experiments.kernel_pca.study import train_study
+from clearhead_lab.experiments.kernel_pca.projection_loss import (
+    PROJECTION_LOSS,
+    capture_layers,
+    projection_losses,
+    random_map_values,
+)
+from clearhead_lab.experiments.study import train_study
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead_lab.training.run import prepare_run
 from lab.tests.experiments.kernel_pca.tiny_study import tiny_study, write_images

@@ -12,10 +12,11 @@ import torch
 from clearhead.errors import InputError
 from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
 from clearhead.report.tables import Table
+from clearhead_lab.experiments import study
+from clearhead_lab.experiments.estimates import Floor
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.experiments.floor import Floor
-from clearhead_lab.experiments.kernel_pca import classification, scaled_training, study
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.kernel_pca import classification, scaled_training
+from clearhead_lab.experiments.study import (
     ASYMMETRIC_RPC,
     CLAMPED,
     RPC_ALL,

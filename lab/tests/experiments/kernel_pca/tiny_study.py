@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clearhead_lab.experiments.kernel_pca.study import Study
+from clearhead_lab.experiments.study import Study
 
 __all__ = ["tiny_study", "write_images"]
 

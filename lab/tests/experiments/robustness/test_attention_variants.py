@@ -21,8 +21,7 @@ from clearhead_lab.experiments.robustness.attention_variants import (
     STEP_TIME,
     measure,
 )
-from clearhead_lab.experiments.robustness.comparison import CLEAN
-from clearhead_lab.experiments.robustness.report import as_report
+from clearhead_lab.experiments.robustness.report import CLEAN, as_report
 from clearhead_lab.experiments.robustness.runs import clamped_shares
 from clearhead_lab.experiments.robustness.variants import VARIANTS, Variant, configs_of
 from clearhead_lab.models.native import load_native, save_native

@@ -15,8 +15,7 @@ from clearhead.report.columns import first_that_fits, print_columns
 from clearhead.report.tables import as_columns, as_markdown
 from clearhead_lab.experiments.experiment import Report
 from clearhead_lab.experiments.robustness.attention_variants import DIGITS_DESIGN
-from clearhead_lab.experiments.robustness.comparison import CLEAN, NOISE, OTHER, compare
-from clearhead_lab.experiments.robustness.report import as_report
+from clearhead_lab.experiments.robustness.report import CLEAN, NOISE, OTHER, as_report, compare
 from clearhead_lab.experiments.robustness.runs import Run
 from clearhead_lab.experiments.robustness.step_time import StepTimes
 from clearhead_lab.experiments.robustness.variants import VARIANTS, Variant

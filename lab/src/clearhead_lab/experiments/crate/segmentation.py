@@ -29,7 +29,7 @@ from clearhead_lab.experiments.crate.pets import MaskedImages, read_pets
 from clearhead_lab.experiments.crate.training import variants
 from clearhead_lab.experiments.estimates import differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
-from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, in_memory, train_study
+from clearhead_lab.experiments.study import Study, StudyRun, in_memory, train_study
 from clearhead_lab.models.crate import Form
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels

@@ -23,8 +23,8 @@ from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.cache import code_fingerprint, remembered
 from clearhead_lab.experiments.estimates import differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
-from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, Variants, in_memory, train_study
 from clearhead_lab.experiments.models.vision import fashion_mnist
+from clearhead_lab.experiments.study import Study, StudyRun, Variants, in_memory, train_study
 from clearhead_lab.models.crate import Form
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels

@@ -11,8 +11,8 @@ import torch
 
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead_lab.data.image_sets import read_images
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.study import (
     ASYMMETRIC_RPC,
     CLAMPED,
     RPC_ALL,
@@ -23,10 +23,10 @@ from clearhead_lab.experiments.kernel_pca.study import (
     StudyRun,
     chance,
     compared,
-    dry_run,
     how_compared,
     measure_study,
     measured_table,
+    study_experiment,
     train_study,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
@@ -73,8 +73,6 @@ def attacked_accuracy(model: Path, data: Path, *, images: int, steps: int, seed:
 
 
 def _measure(request: Request, folder: Path) -> Any:
-    if request.dry_run:
-        return None
     runs = train_study(STUDY, request)
     if request.scale == "paper":
         return runs, {}
@@ -92,8 +90,6 @@ def _attack_run(*, folder: str, data: str, images: int, steps: int, seed: int, l
 
 
 def _report(results: Any, request: Request) -> Report:
-    if results is None:
-        return dry_run(STUDY, request)
     runs: list[StudyRun] = results[0]
     measured: Mapping[str, Mapping[int, Mapping[str, float]]] = results[1] or {
         variant: {run.seed: {"clean": run.log[-1]["accuracy"]} for run in runs if run.variant == variant}
@@ -136,14 +132,14 @@ def _draw(measured: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Any:
     return figure
 
 
-CLASSIFICATION = Experiment(
-    name="paper/classification",
+CLASSIFICATION = study_experiment(
+    STUDY,
+    "classification",
+    _measure,
+    _report,
     title="Attention variants in image classification, clean and attacked",
     reproduces="softmax, symmetric, clamped keys, RPC and asymmetric RPC on CIFAR-10 under FGSM and PGD",
     source="Table 1, Figure 3 left, Table 14",
     cost="85 min",
     full_cost="150 GPU hours",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"data", "epochs", "inputs", "seeds", "scale", "dry_run"}),
 )

@@ -1,6 +1,10 @@
-"""Table 13: parameters, multiply-adds, time and memory of attention variants."""
+"""Table 13: parameters, multiply-adds, time and memory of attention variants.
+
+Memory is the peak of the tensors that a computation creates, the same on every machine.
+"""
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,13 +13,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from clearhead.private_names import DispatchMode
 from clearhead.report.plots import COLOURS, finish_panel, make_panels
 from clearhead.report.tables import Field, Table
 from clearhead_lab.experiments.cache import cached
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.kernel_pca.peak_memory import peak_bytes
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.robustness.step_time import (
+    StepTimes,
+    interleave,
+    load_step_times,
+    measure_step_times,
+    store_step_times,
+)
+from clearhead_lab.experiments.study import (
     ASYMMETRIC_RPC,
     CLAMPED,
     RPC_ALL,
@@ -24,17 +36,11 @@ from clearhead_lab.experiments.kernel_pca.study import (
     SOFTMAX,
     SYMMETRIC,
     Study,
-    dry_run,
-)  # fmt: skip
-from clearhead_lab.experiments.robustness.step_time import (
-    StepTimes,
-    interleave,
-    load_step_times,
-    measure_step_times,
-    store_step_times,
+    study_experiment,
 )
 from clearhead_lab.models.catalogue import ModelSize, config_of, measure_size
-from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json, config_from_json
+from clearhead_lab.models.transformer_block import config_as_json, config_from_json
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead_lab.training.loop import Stepper
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import RecipeFile, layer_operators
@@ -107,7 +113,9 @@ def peak_memory(*, models: Mapping[str, Any], batch_size: int) -> dict[str, dict
 
 
 def _build(settings: Mapping[str, Any]) -> VisionTransformer:
-    return VisionTransformer(config_from_json(settings), generator=torch.Generator().manual_seed(0))
+    return VisionTransformer(
+        config_from_json(VisionTransformerConfig, settings), generator=torch.Generator().manual_seed(0)
+    )
 
 
 def _images(model: VisionTransformer, count: int) -> Tensor:
@@ -123,9 +131,7 @@ def _model_settings(file: RecipeFile) -> tuple[str, dict[str, Any]]:
     return name, {**settings, "attention": layer_operators(settings["attention"], layers=layers)}
 
 
-def _measure(request: Request, folder: Path) -> list[Costs] | None:
-    if request.dry_run:
-        return None
+def _measure(request: Request, folder: Path) -> list[Costs]:
     paper = dataclasses.replace(request, scale="paper")
     costs = [_measure_model("DeiT-tiny", paper, folder, FORWARD_BATCH, steps=request.scale == "paper")]
     if request.scale == "small":
@@ -170,9 +176,7 @@ def _step_times(
     return times
 
 
-def _report(results: Sequence[Costs] | None, request: Request) -> Report:
-    if results is None:
-        return dry_run(STUDY, request)
+def _report(results: Sequence[Costs], request: Request) -> Report:
     deit = results[-1].forward
     to_symmetric, to_softmax = (deit.ratio(REVIEWED, to=name).median for name in (REVIEWED_TO, BASELINE))
     return Report(
@@ -248,14 +252,56 @@ def _draw(results: Sequence[Costs]) -> Any:
     return figure
 
 
-COST = Experiment(
-    name="paper/cost",
+COST = study_experiment(
+    STUDY,
+    "cost",
+    _measure,
+    _report,
     title="Time, multiply-adds and memory of attention variants",
     reproduces="parameters, multiply-adds, relative times and peak memory of all variants; no data needed",
     source="Table 13",
     cost="5 min",
     full_cost="20 min",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"scale", "dry_run"}),
+    options=(),
 )
+
+
+def peak_bytes(compute: Callable[[], Any]) -> int:
+    """Return the largest number of bytes of tensors that `compute` created and that exist at the same time.
+
+    Tensors from before, also if they are changed in place, and memory inside compiled kernels are not counted.
+    """
+    live = _LiveBytes()
+    with live:
+        compute()
+    return live.peak
+
+
+class _LiveBytes(DispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of new storages while they exist."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._counted: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        for leaf in tree_leaves(results):
+            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in inputs:
+                self._count(leaf.untyped_storage())
+        return results
+
+    def _count(self, storage: Any) -> None:
+        key, size = id(storage), storage.nbytes()
+        if key in self._counted:
+            return
+
+        def forget(_: Any) -> None:
+            self.now -= size
+            self._counted.pop(key, None)
+
+        self._counted[key] = weakref.ref(storage, forget)
+        self.now += size
+        self.peak = max(self.peak, self.now)

@@ -13,9 +13,9 @@ from clearhead.report.tables import Field, Table, over_runs, significant
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.published import constant_share, gammas, recovered_vectors, top_eigenvalues
 from clearhead.theories.kernel_pca.space import KeySpace, key_space, principal_axes
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.kernel_pca.captured_heads import capture_layers, random_map_values
-from clearhead_lab.experiments.kernel_pca.study import SOFTMAX, Study, StudyRun, dry_run, study_images, train_study
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.kernel_pca.projection_loss import capture_layers, random_map_values
+from clearhead_lab.experiments.study import SOFTMAX, Study, StudyRun, study_experiment, study_images, train_study
 
 STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=SOFTMAX)
 IMAGES = 32
@@ -85,9 +85,7 @@ def _of_values(space: KeySpace, v: Float[Tensor, "b h m e"]) -> LayerGammas:
     }
 
 
-def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, dict[str, list[LayerGammas]]]] | None:
-    if request.dry_run:
-        return None
+def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, dict[str, list[LayerGammas]]]]:
     images = study_images(STUDY, request, request.inputs or IMAGES)
     results = []
     for run in train_study(STUDY, request):
@@ -96,9 +94,7 @@ def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, dict[str, l
     return results
 
 
-def _report(results: Sequence[tuple[StudyRun, Mapping[str, Sequence[LayerGammas]]]] | None, request: Request) -> Report:
-    if results is None:
-        return dry_run(STUDY, request)
+def _report(results: Sequence[tuple[StudyRun, Mapping[str, Sequence[LayerGammas]]]], request: Request) -> Report:
     measured = [by_condition for _, by_condition in results]
     recipe = STUDY.recipe(request, "softmax", request.seed)
 
@@ -205,14 +201,14 @@ def _draw(measured: Sequence[Mapping[str, Sequence[LayerGammas]]]) -> Any:
     return figure
 
 
-EIGENVECTORS = Experiment(
-    name="paper/eigenvectors",
+EIGENVECTORS = study_experiment(
+    STUDY,
+    "eigenvectors",
+    _measure,
+    _report,
     title="Recovered eigenvectors: differences of gamma between tokens",
     reproduces="gamma_i - gamma_j per layer, by least squares and by the printed singular inverse, with nulls",
     source="Figures 2, 5",
     cost="12 min",
     full_cost="26 GPU hours",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"data", "epochs", "inputs", "seeds", "scale", "dry_run"}),
 )

@@ -15,9 +15,9 @@ from torch import nn
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import decimals
 from clearhead_lab.data.corpus import Corpus, read_corpus
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.floor import Floor
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.estimates import Floor
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.study import (
     CLAMPED_KEYS,
     RPC,
     SOFTMAX,
@@ -26,11 +26,11 @@ from clearhead_lab.experiments.kernel_pca.study import (
     StudyRun,
     Variants,
     compared,
-    dry_run,
     first_layers,
     how_compared,
     measure_study,
     measured_table,
+    study_experiment,
     train_study,
 )  # fmt: skip
 from clearhead_lab.robustness.text import GENERIC_WORD, PIECE, TEXT_ATTACKS
@@ -109,8 +109,6 @@ def frequency_perplexity(corpus: Corpus, *, train: int | None, tokens: int | Non
 
 
 def _measure(request: Request, folder: Path) -> Any:
-    if request.dry_run:
-        return None
     runs = train_study(STUDY, request)
     assert request.data is not None, "trained on it"
     settings = {"tokens": _tokens(request), "sliding": request.scale == "paper"}
@@ -137,8 +135,6 @@ def _attack_run(
 
 
 def _report(results: Any, request: Request) -> Report:
-    if results is None:
-        return dry_run(STUDY, request)
     runs: list[StudyRun] = results[0]
     measured: Mapping[str, Mapping[int, Mapping[str, float]]] = results[1]
     swapped = f"{GENERIC_WORD} {100 * SHARE:g}%"
@@ -201,14 +197,14 @@ def _draw(measured: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Any:
     return figure
 
 
-LANGUAGE = Experiment(
-    name="paper/language",
+LANGUAGE = study_experiment(
+    STUDY,
+    "language",
+    _measure,
+    _report,
     title="Attention variants in language modelling, clean and with swapped words",
     reproduces="softmax, symmetric, clamped keys and RPC on WikiText-2 with swapped words",
     source="Table 3",
     cost="45 min",
     full_cost="42 GPU hours",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"data", "epochs", "inputs", "seeds", "scale", "dry_run"}),
 )

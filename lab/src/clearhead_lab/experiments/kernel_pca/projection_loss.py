@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clearhead._capture.recording import capture
 from clearhead.heads import Heads
 from clearhead.report.plots import finish_panel, make_panels, plot_range
 from clearhead.report.tables import Field, Table
 from clearhead.shapes import Float
+from clearhead.theories.kernel_pca.controls import RandomMaps
 from clearhead.theories.kernel_pca.loss import (
     Queries,
     explained_fraction,
@@ -22,17 +24,34 @@ from clearhead.theories.kernel_pca.loss import (
 )
 from clearhead.theories.kernel_pca.space import KeySpace, key_space
 from clearhead.theories.kernel_pca.spans import span_of
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.kernel_pca.captured_heads import capture_layers, random_map_values
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.study import (
     SOFTMAX,
     SYMMETRIC,
     Study,
     StudyRun,
-    dry_run,
+    study_experiment,
     study_images,
     train_study,
-)  # fmt: skip
+)
+from clearhead_lab.training.evaluation import evaluating
+
+
+def capture_layers(model: nn.Module, images: Float[Tensor, "b c y x"]) -> list[Heads]:
+    """Return the heads of every layer. The model runs in evaluation mode and gets its mode back."""
+    with evaluating(model) as device, capture(model) as captured:
+        model(images.to(device))
+    return captured.heads
+
+
+def random_map_values(heads: Heads, *, draws: int, seed: int) -> Float[Tensor, "t b h m e"]:
+    """Return the layer's values under random value maps that have the singular values of its own."""
+    assert heads.values_from is not None  # Clearhead's own modules have linear values
+    maps = RandomMaps.draw(heads.values_from, draws=draws, seed=seed, layer=heads.layer)
+    inputs = [maps.at(x, slice(None)) for x in heads.values_from.x]
+    count = heads.v.shape[1]
+    return torch.stack([torch.stack([x.of_head(head).mT for head in range(count)], dim=1) for x in inputs], dim=1)
+
 
 STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants={**SOFTMAX, **SYMMETRIC})
 IMAGES, DRAWS = 32, 4
@@ -105,10 +124,8 @@ def _of_values(space: KeySpace, queries: Queries, v: Float[Tensor, "*t m e"]) ->
     }
 
 
-def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, list[Mapping[str, float]]]] | None:
+def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, list[Mapping[str, float]]]]:
     """Return every run with its losses before training and after every epoch."""
-    if request.dry_run:
-        return None
     count = request.inputs or IMAGES
     measure = partial(projection_losses, images=study_images(STUDY, request, count), seed=request.seed)
     # The log holds the losses, so runs with another number of images are other runs.
@@ -116,9 +133,7 @@ def _measure(request: Request, folder: Path) -> list[tuple[StudyRun, list[Mappin
     return [(run, [measure(run.initial_model()), *run.log]) for run in runs]
 
 
-def _report(results: Sequence[tuple[StudyRun, Sequence[Mapping[str, float]]]] | None, request: Request) -> Report:
-    if results is None:
-        return dry_run(STUDY, request)
+def _report(results: Sequence[tuple[StudyRun, Sequence[Mapping[str, float]]]], request: Request) -> Report:
     curves: dict[str, dict[int, Sequence[Mapping[str, float]]]] = {}
     for run, curve in results:
         curves.setdefault(run.variant, {})[run.seed] = curve
@@ -218,14 +233,14 @@ def _draw(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]]) -> 
     return figure
 
 
-PROJECTION_LOSS = Experiment(
-    name="paper/projection-loss",
+PROJECTION_LOSS = study_experiment(
+    STUDY,
+    "projection-loss",
+    _measure,
+    _report,
     title="The projection loss over training",
     reproduces="the projection loss over training, published and corrected, for a model's and random values",
     source="Figure 1",
     cost="26 min",
     full_cost="50 GPU hours",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"data", "epochs", "inputs", "seeds", "scale", "dry_run"}),
 )

@@ -13,8 +13,8 @@ from torch import Tensor
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table
 from clearhead_lab.data.image_sets import read_images
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.study import (
     CLAMPED,
     RPC_ALL,
     RPC_FIRST,
@@ -24,10 +24,10 @@ from clearhead_lab.experiments.kernel_pca.study import (
     StudyRun,
     chance,
     compared,
-    dry_run,
     how_compared,
     measure_study,
     measured_table,
+    study_experiment,
     train_study,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
@@ -100,8 +100,6 @@ def _attack_run(
 
 
 def _measure(request: Request, folder: Path) -> Any:
-    if request.dry_run:
-        return None
     runs = train_study(STUDY, request)
     counts = {"images": request.inputs or ATTACKED, "corrupted": request.inputs or CORRUPTED}
     settings = {**counts, "budgets": list(BUDGETS)}
@@ -110,8 +108,6 @@ def _measure(request: Request, folder: Path) -> Any:
 
 
 def _report(results: Any, request: Request) -> Report:
-    if results is None:
-        return dry_run(STUDY, request)
     runs: list[StudyRun] = results[0]
     measured: Mapping[str, Mapping[int, Results]] = results[1]
     values = {name: {seed: each["values"] for seed, each in seeds.items()} for name, seeds in measured.items()}
@@ -190,14 +186,14 @@ def _draw(values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Any:
     return figure
 
 
-VARIANT_ROBUSTNESS = Experiment(
-    name="paper/robustness",
+VARIANT_ROBUSTNESS = study_experiment(
+    STUDY,
+    "robustness",
+    _measure,
+    _report,
     title="Attention variants under attacks with sanity lines",
     reproduces="softmax, symmetric, clamped keys and RPC under FGSM, PGD, AutoAttack and corruptions, on CIFAR-10",
     source="Tables 2, 4, 5",
     cost="110 min",
     full_cost="150 GPU hours",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"data", "epochs", "inputs", "seeds", "scale", "dry_run"}),
 )

@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.floor import DID_NOT_TRAIN
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.study import (
     SCALED,
     SOFTMAX,
     Study,
     StudyRun,
     chance,
     compared,
-    dry_run,
     how_compared,
     measured_table,
+    study_experiment,
     train_study,
 )  # fmt: skip
 
@@ -29,13 +29,11 @@ DIFFER = "The model, the images and the training are far smaller than ViT-tiny o
 TITLES = {"accuracy": "accuracy", "test_loss": "test loss", "loss": "training loss"}
 
 
-def _measure(request: Request, folder: Path) -> list[StudyRun] | None:
-    return None if request.dry_run else train_study(STUDY, request)
+def _measure(request: Request, folder: Path) -> list[StudyRun]:
+    return train_study(STUDY, request)
 
 
-def _report(runs: list[StudyRun] | None, request: Request) -> Report:
-    if runs is None:
-        return dry_run(STUDY, request)
+def _report(runs: list[StudyRun], request: Request) -> Report:
     measured: dict[str, dict[int, Mapping[str, float]]] = {}
     for run in runs:
         measured.setdefault(run.variant, {})[run.seed] = {name: run.log[-1][name] for name in TITLES}
@@ -76,14 +74,15 @@ def _draw(runs: list[StudyRun]) -> Any:
     return figure
 
 
-SCALED_TRAINING = Experiment(
-    name="paper/scaled-attention",
+SCALED_TRAINING = study_experiment(
+    STUDY,
+    "scaled-attention",
+    _measure,
+    _report,
     title="Scaled Attention over training",
     reproduces="accuracy and loss over training, scaled against softmax attention, on CIFAR-10",
     source="Figure 3 right",
     cost="24 min",
     full_cost="50 GPU hours",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"data", "epochs", "seeds", "scale", "dry_run"}),
+    options=("data", "epochs", "seeds"),
 )

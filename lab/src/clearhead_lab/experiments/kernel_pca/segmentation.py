@@ -15,9 +15,9 @@ from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, decimals
 from clearhead_lab.data.augmentation import image_transform
 from clearhead_lab.data.batches import all_samples
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.floor import Floor
-from clearhead_lab.experiments.kernel_pca.study import (
+from clearhead_lab.experiments.estimates import Floor
+from clearhead_lab.experiments.experiment import Report, Request
+from clearhead_lab.experiments.study import (
     CLAMPED_KEYS,
     RPC,
     Settings,
@@ -25,11 +25,11 @@ from clearhead_lab.experiments.kernel_pca.study import (
     StudyRun,
     Variants,
     compared,
-    dry_run,
     first_layers,
     how_compared,
     measure_study,
     measured_table,
+    study_experiment,
     train_study,
 )  # fmt: skip
 from clearhead_lab.robustness.corruptions import CORRUPTIONS
@@ -108,8 +108,6 @@ def evaluated_batches(file: RecipeFile, data: Path, *, images: int | None) -> It
 
 
 def _measure(request: Request, folder: Path) -> Any:
-    if request.dry_run:
-        return None
     runs = train_study(STUDY, request)
     settings = {"images": _images(request), "recipe": STUDY.paper if request.scale == "paper" else STUDY.small}
     packages = ("operators", "models", "robustness", "training", "data")
@@ -150,8 +148,6 @@ def _summary(results: Results) -> dict[str, float]:
 
 
 def _report(results: Any, request: Request) -> Report:
-    if results is None:
-        return dry_run(STUDY, request)
     runs: list[StudyRun] = results[0]
     measured: Mapping[str, Mapping[int, Results]] = results[1]
     summary = {v: {seed: _summary(values) for seed, values in seeds.items()} for v, seeds in measured.items()}
@@ -219,14 +215,14 @@ def _draw(measured: Mapping[str, Mapping[int, Results]]) -> Any:
     return figure
 
 
-SEGMENTER = Experiment(
-    name="paper/segmentation",
+SEGMENTER = study_experiment(
+    STUDY,
+    "segmentation",
+    _measure,
+    _report,
     title="Attention variants in segmentation, clean and corrupted",
     reproduces="softmax, symmetric, clamped keys and RPC in a Segmenter on Oxford Pets with corrupted images",
     source="Table 6",
     cost="40 min",
     full_cost="4 GPU hours",
-    measure=_measure,
-    report=_report,
-    options=frozenset({"data", "epochs", "inputs", "seeds", "scale", "dry_run"}),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from clearhead.errors import InputError
 from clearhead_lab.data.image_sets import ImageSet, digits, read_images
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.kernel_pca.study import SOFTMAX, Study, StudyRun, in_memory, train_run
+from clearhead_lab.experiments.study import SOFTMAX, Study, StudyRun, in_memory, train_run
 from clearhead_lab.training.loop import LOG
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import DataSettings

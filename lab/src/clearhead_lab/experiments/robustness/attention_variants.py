@@ -7,10 +7,8 @@ from pathlib import Path
 from clearhead.report.tables import Field
 from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.kernel_pca.study import in_memory
 from clearhead_lab.experiments.models.vision import fashion_mnist
-from clearhead_lab.experiments.robustness.comparison import Comparison, compare
-from clearhead_lab.experiments.robustness.report import as_report
+from clearhead_lab.experiments.robustness.report import Comparison, as_report, compare
 from clearhead_lab.experiments.robustness.runs import measure_runs
 from clearhead_lab.experiments.robustness.step_time import (
     StepTimes,
@@ -19,6 +17,7 @@ from clearhead_lab.experiments.robustness.step_time import (
     store_step_times,
 )
 from clearhead_lab.experiments.robustness.variants import VARIANTS, Design, Variant, configs_of
+from clearhead_lab.experiments.study import in_memory
 from clearhead_lab.models.vit import VisionTransformerConfig
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import DataSettings

@@ -17,7 +17,7 @@ from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.experiments.cache import code_fingerprint, remembered
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.experiments.kernel_pca.study import Study, StudyRun, train_all
+from clearhead_lab.experiments.study import Study, StudyRun, train_all
 from clearhead_lab.models.vit import VisionTransformer
 from clearhead_lab.robustness.corruptions import sweep
 from clearhead_lab.training.evaluation import as_pixels, measure_accuracy

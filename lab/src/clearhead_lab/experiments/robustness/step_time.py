@@ -18,7 +18,8 @@ from clearhead.kernels.library import kernel
 from clearhead.numerics.threads import one_thread
 from clearhead.stored_json import load_cached, store
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig, config_as_json
+from clearhead_lab.models.transformer_block import config_as_json
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead_lab.training.loop import Stepper
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.tasks import Classification

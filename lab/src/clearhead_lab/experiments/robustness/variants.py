@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
-from clearhead_lab.experiments.kernel_pca.study import Study
+from clearhead_lab.experiments.study import Study
 from clearhead_lab.models.transformer_block import attention_as_json
 from clearhead_lab.models.vit import VisionTransformerConfig
 from clearhead_lab.training.recipe_file import RecipeFile

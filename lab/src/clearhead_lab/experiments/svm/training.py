@@ -29,8 +29,8 @@ from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
 from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
-from clearhead_lab.experiments.kernel_pca.study import train_run
 from clearhead_lab.experiments.models.vision import DIGITS_STUDY
+from clearhead_lab.experiments.study import train_run
 from clearhead_lab.training.evaluation import as_pixels
 from clearhead_lab.training.loop import read_log
 

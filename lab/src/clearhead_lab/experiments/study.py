@@ -1,4 +1,7 @@
-"""A study: one recipe trained with attention variants from several seeds, at a small scale or at the paper's."""
+"""A study: one recipe trained with variants of its model from several seeds, at a small scale or at the paper's.
+
+The recipe is one by name, with data on disk, or one of images in memory. The tables compare variants over seeds.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +15,8 @@ from clearhead.errors import InputError
 from clearhead.report.tables import Estimate, Field, Table, decimals, mean_of, over_runs, plus_minus
 from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.experiments.cache import cached
-from clearhead_lab.experiments.estimates import POWER, Difference, differences
-from clearhead_lab.experiments.experiment import SHARED_RUNS, Report, Request
-from clearhead_lab.experiments.floor import DID_NOT_TRAIN, Floor
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN, POWER, Difference, Floor, differences
+from clearhead_lab.experiments.experiment import SHARED_RUNS, Experiment, Report, Request
 from clearhead_lab.models.native import draw_baseline, load_native
 from clearhead_lab.training.estimate import estimate_run
 from clearhead_lab.training.evaluation import Accuracy
@@ -244,6 +246,25 @@ def dry_run(study: Study, request: Request) -> Report:
         setting=f"Batches {shape}, {recipe.epochs} epochs, {recipe.optimizer}, learning rate {recipe.learning_rate}. "
         "Activations are those of one process. GPU hours assume 30% of an A100's peak.",
         sections=[("What the runs will take", table)],
+    )
+
+
+def study_experiment(
+    study: Study,
+    name: str,
+    measure: Callable[[Request, Path], Any],
+    report: Callable[[Any, Request], Report],
+    *,
+    options: Sequence[str] = ("data", "epochs", "inputs", "seeds"),
+    **words: str,
+) -> Experiment:
+    """Return an experiment of the paper at both scales. A dry run reports the sizes of the study's runs instead."""
+    return Experiment(
+        name=f"paper/{name}",
+        measure=lambda request, folder: None if request.dry_run else measure(request, folder),
+        report=lambda results, request: dry_run(study, request) if request.dry_run else report(results, request),
+        options=frozenset({*options, "scale", "dry_run"}),
+        **words,
     )
 
 
