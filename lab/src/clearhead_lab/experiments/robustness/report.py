@@ -233,8 +233,8 @@ def _setting(comparison: Comparison, design: Design) -> str:
         "Means over seeds with 95 % Student intervals, which reflect the variation of runs and not of test images. "
         "p-values are from paired t-tests over seeds, adjusted for all differences; a verdict requires 5 %. "
         "Detectable: the smallest difference that this test finds in 80 % of repetitions, before adjustment. The time "
-        f"of a step is the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on one "
-        "thread, for untrained models."
+        f"of a step is the median of its ratio to {comparison.variants[0].name} in the same round, with quartiles, on "
+        "one thread, for untrained models."
     )
 
 
