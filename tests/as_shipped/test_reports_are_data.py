@@ -167,7 +167,7 @@ def test_results_never_go_where_the_report_says(
     ("option", "value"),
     [
         ("claims", "x"), ("baseline", "x"), ("theories", [1]), ("seed", -1), ("seed", True), ("inputs", 0),
-        ("workers", 10**9), ("batch_size", 10**18), ("max_tokens", False),
+        ("workers", 10**9), ("batch_size", -1), ("max_tokens", False),
     ],
 )  # fmt: skip
 def test_an_option_of_the_manifest_has_the_limits_of_the_command(
