@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead.audit import engine, model_runs
+from clearhead.audit import engine, passes
 from clearhead.audit.baseline import BASELINE
 from clearhead.audit.findings import Verdict
-from clearhead.audit.model_runs import first_inputs
+from clearhead.audit.passes import first_inputs
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
@@ -478,13 +478,13 @@ def test_only_theories_that_need_the_stream_have_it_captured(
     encoder_pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    whole = model_runs.capture
+    whole = passes.capture
 
     def noted(*args: Any, residual_stream: bool = False, **kwargs: Any) -> Any:
         asked.append(residual_stream)
         return whole(*args, residual_stream=residual_stream, **kwargs)
 
-    monkeypatch.setattr(model_runs, "capture", noted)
+    monkeypatch.setattr(passes, "capture", noted)
     for theory in ("kernel-pca", "coding-rate"):
         audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=None, theories=theory)
     assert asked == [False, True]

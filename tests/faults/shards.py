@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from clearhead.audit.checkpoint import read_part
-from clearhead.audit.parts import Shard
+from clearhead.audit.part import Shard
 from clearhead.audit.shards import audit_shard, merge_shards
 from clearhead.audit.state_file import write_state
 from clearhead.errors import ClearheadError

@@ -33,7 +33,7 @@ MUTANTS = (
     Mutant("findings: a contradicted head is compared on the theory's side", "findings:Finding.deciding_control", "side = -side", "side = +side", (FINDINGS,)),
     Mutant("shown inputs: half characters are kept", "shown_inputs:_decoded", "str(text)[:most + 1].encode('utf-8', 'replace').decode('utf-8')", "str(text)[:most + 1]", (SHOWN,)),
     Mutant("shown inputs: keys in reverse order", "shown_inputs:_weights", "(..., keys)", "(..., keys.flip(0))", (SHOWN,)),
-    Mutant("shown inputs: texts of later parts are lost", "parts:Run.merge", "self.texts += other.texts", "", (SHARDS,)),
+    Mutant("shown inputs: texts of later parts are lost", "part:Pass.merge", "self.texts += other.texts", "", (SHARDS,)),
     Mutant("pictures: the captured part of an axis ignores its variance", "measurement:_along_axes", "shares * along", "along", (SHOWN,)),
     Mutant("pictures: margins by the third token", "picture:margins", "first, second = scores.topk(2, dim=-1).values.unbind(dim=-1)", "first, _, second = scores.topk(3, dim=-1).values.unbind(dim=-1)", (SHOWN,)),
     Mutant("json: p-values are not adjusted", "json_file:_finding", "finding.adjusted_p_value", "finding.p_value", (JSON,)),

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clearhead.audit.finishing import finish_audit
-from clearhead.audit.parts import SAVED_TYPES, Part
+from clearhead.audit.part import SAVED_TYPES, Part
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.state_file import read_state, write_state
 from clearhead.errors import InputError

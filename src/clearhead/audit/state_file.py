@@ -18,7 +18,7 @@ from clearhead.storage import DamagedFileError, read_tensors, write_tensors
 
 __all__ = ["read_state", "write_state"]
 
-FORMAT = "clearhead-sums/4"
+FORMAT = "clearhead-sums/5"
 _ARRAY, _OBJECT, _TUPLE = "$array", "$object", "$tuple"
 
 
