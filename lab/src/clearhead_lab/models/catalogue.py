@@ -179,18 +179,6 @@ def measure_size(name: str, **overrides: Any) -> ModelSize:
     return ModelSize(parameters=parameters, multiply_adds=counter.get_total_flops() // 2)
 
 
-def catalogue_table(names: Iterable[str] = CATALOGUE) -> str:
-    """Return a Markdown table of named models and their sizes."""
-    lines = ["| model | what it is | parameters | multiply-adds |", "|---|---|---|---|"]
-    for name in names:
-        size = measure_size(name)
-        count = (
-            f"{size.multiply_adds / 1e9:,.3g} G" if size.multiply_adds >= 1e9 else f"{size.multiply_adds / 1e6:,.3g} M"
-        )
-        lines.append(f"| `{name}` | {CATALOGUE[name].meaning} | {size.parameters:,} | {count} |")
-    return "\n".join(lines)
-
-
 def _operators(given: Any) -> Any:
     if isinstance(given, str) and given in OPERATORS:
         return operator_from_dict({"operator": given})

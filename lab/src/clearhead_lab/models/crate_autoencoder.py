@@ -11,7 +11,6 @@ is used; its 25.4 M (small) and 44.6 M (base) parameters include them and both t
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from clearhead.errors import InputError
 from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Bool, Float, ShapeError
 from clearhead_lab.models.crate import (
-    CRATE_SIZES,
     BlockConfig,
     CrateBlock,
     Form,
@@ -50,14 +48,6 @@ class CrateAutoencoderConfig(ImageBlockConfig):
             object.__setattr__(self, "decoder_layers", self.layers)
         check_sizes(decoder_layers=self.decoder_layers)
         check_divides(whole="width", part="4", sizes=(self.width, 4))  # a sine and a cosine for each of two axes
-
-
-def autoencoder_config(size: str, **settings: Any) -> CrateAutoencoderConfig:
-    """Return the settings of a released size (tiny, small, base or large), changed by `settings`."""
-    if size not in CRATE_SIZES:
-        raise InputError(f"there is no CRATE-MAE size {size!r}; choose from {', '.join(CRATE_SIZES)}")
-    published = {"image_size": 224, "patch_size": 16, "channels": 3, **CRATE_SIZES[size]}
-    return CrateAutoencoderConfig(**{**published, **settings})
 
 
 def random_mask(

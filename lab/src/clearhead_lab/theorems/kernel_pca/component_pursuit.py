@@ -50,8 +50,6 @@ class ComponentPursuit:
 def principal_component_pursuit(
     matrix: Float[Tensor, "n m"],
     *,
-    weight: float | None = None,
-    mu: float | None = None,
     tolerance: float = 1e-7,
     iterations: int = 1000,
     dual_sign: DualSign = 1,
@@ -63,8 +61,8 @@ def principal_component_pursuit(
         S \leftarrow \operatorname{shrink}_{\lambda/\mu}(M - L + Y/\mu), \quad
         Y \leftarrow Y + \mu (M - L - S)
 
-    weight: lambda, 1/sqrt(max(n, m)) if None
-    mu: n m / (4 |M|_1) if None
+    with lambda = 1/sqrt(max(n, m)) and mu = n m / (4 |M|_1).
+
     tolerance: value of |M - L - S| / |M| at which to stop
     iterations: largest number of iterations
     """
@@ -77,8 +75,8 @@ def principal_component_pursuit(
     if size == 0:
         zero = torch.zeros_like(matrix)
         return ComponentPursuit(low_rank=zero, sparse=zero, dual=zero, iterations=0, residual=0.0, converged=True)
-    weight = 1 / math.sqrt(max(m.shape)) if weight is None else weight
-    mu = 1 / (4 * float(m.abs().mean())) if mu is None else mu
+    weight = 1 / math.sqrt(max(m.shape))
+    mu = 1 / (4 * float(m.abs().mean()))
     sparse = dual = torch.zeros_like(m)
     low_rank, residual, count = sparse, math.inf, 0
     while count < iterations and residual > tolerance:
