@@ -138,7 +138,9 @@ def test_attacks_lower_the_accuracy_of_a_model_that_has_one(tiny: Request, tmp_p
         tmp_path / "seen.npz", x_train=stored["x_train"], y_train=stored["y_train"],
         x_test=stored["x_train"][:8], y_test=stored["y_train"][:8],
     )  # fmt: skip
-    results = classification.attacked_accuracy(run.folder / "model", tmp_path / "seen.npz", images=8, steps=5, seed=0)
+    results = classification.attacked_accuracy(
+        folder=str(run.folder), data=str(tmp_path / "seen.npz"), images=8, steps=5, seed=0, loss=0.0
+    )
     clean = measure_accuracy(run.model(), torch.from_numpy(stored["x_train"][:8]).permute(0, 3, 1, 2),
                              torch.from_numpy(stored["y_train"][:8])).value  # fmt: skip
     assert clean >= 0.75

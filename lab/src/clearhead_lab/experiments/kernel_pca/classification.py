@@ -32,6 +32,7 @@ from clearhead_lab.experiments.study import (
 from clearhead_lab.models.native import load_native
 from clearhead_lab.robustness.attacks import fgsm, pgd
 from clearhead_lab.training.evaluation import as_pixels
+from clearhead_lab.training.run import MODEL_FOLDER
 
 STUDY = Study(
     small="vit-cifar-10-small",
@@ -52,10 +53,13 @@ DIFFER = (
 )
 
 
-def attacked_accuracy(model: Path, data: Path, *, images: int, steps: int, seed: int) -> dict[str, float]:
-    """Return the accuracy on the first test images after FGSM and PGD at every budget."""
-    classifier = load_native(model).eval()
-    stored = read_images(data)
+def attacked_accuracy(*, folder: str, data: str, images: int, steps: int, seed: int, loss: float) -> dict[str, float]:
+    """Return the accuracy of the model of a run on the first test images after FGSM and PGD at every budget.
+
+    loss: of the last epoch, which identifies the weights
+    """
+    classifier = load_native(Path(folder) / MODEL_FOLDER).eval()
+    stored = read_images(Path(data))
     pixels, labels = as_pixels(stored.test_images[:images]), stored.test_labels[:images]
     results = {}
     for budget in BUDGETS:
@@ -78,15 +82,10 @@ def _measure(request: Request, folder: Path) -> Any:
         return runs, {}
     settings = {"images": request.inputs or ATTACKED, "steps": STEPS}
     packages = ("operators", "models", "robustness")
-    measured = measure_study(runs, request, folder, _attack_run, settings, packages=packages)
+    measured = measure_study(runs, request, folder, attacked_accuracy, settings, packages=packages)
     for run in runs:
         measured[run.variant][run.seed]["clean"] = run.log[-1]["accuracy"]
     return runs, measured
-
-
-def _attack_run(*, folder: str, data: str, images: int, steps: int, seed: int, loss: float) -> dict[str, float]:
-    """Attack the model of a run. `loss` of its last epoch identifies the weights."""
-    return attacked_accuracy(Path(folder) / "model", Path(data), images=images, steps=steps, seed=seed)
 
 
 def _report(results: Any, request: Request) -> Report:
