@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.errors import InputError
@@ -168,15 +168,18 @@ def measure_size(name: str, **overrides: Any) -> ModelSize:
     """Return the size of a named model. It is built on the meta device, so that it takes no memory."""
     with torch.device("meta"):
         model = build(name, **overrides).eval()
-        config: Any = model.config
-        if isinstance(config, LanguageModelConfig):
-            inputs = torch.zeros(1, config.context, dtype=torch.long)
-        else:
-            inputs = torch.zeros(1, config.channels, config.image_size, config.image_size)
+        inputs = one_input(model.config)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(inputs)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return ModelSize(parameters=parameters, multiply_adds=counter.get_total_flops() // 2)
+
+
+def one_input(config: Any) -> Tensor:
+    """Return one sequence as long as the context, or one image, of zeros on the present device."""
+    if hasattr(config, "context"):
+        return torch.zeros(1, config.context, dtype=torch.long)
+    return torch.zeros(1, config.channels, config.image_size, config.image_size)
 
 
 def _operators(given: Any) -> Any:

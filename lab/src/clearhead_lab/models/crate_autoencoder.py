@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Bool, Float, ShapeError
 from clearhead_lab.models.crate import (
     BlockConfig,
     CrateBlock,
-    Form,
     ImageBlockConfig,
     initialised_by,
+    subspace_attention,
 )
 from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches
 
@@ -141,12 +140,7 @@ class _DecoderBlock(nn.Module):
         self.dictionary = nn.Parameter(torch.empty(config.width, config.width))
         nn.init.kaiming_uniform_(self.dictionary)
         self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = SubspaceAttention(
-            config.width,
-            config.heads,
-            tied=config.form is not Form.RELEASED,
-            out_bias=not config.overcomplete,
-        )
+        self.attention = subspace_attention(config)
 
     def forward(self, x: Tensor) -> Tensor:
         y = nn.functional.linear(self.sparse_norm(x), self.dictionary)
