@@ -11,7 +11,7 @@ from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.experiments.crate import training
 from clearhead_lab.experiments.crate.training import VIT, variants
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.experiments.study import SYMMETRIC, Study, StudyRun, in_memory, train_all
+from clearhead_lab.experiments.study import Study, StudyRun, in_memory, train_all, variants_named
 from clearhead_lab.models.crate import Crate, Form
 from clearhead_lab.models.vit import VisionTransformer
 from clearhead_lab.training import run as training_run
@@ -130,7 +130,7 @@ def test_the_study_compares_models_of_about_the_same_size(tmp_path: Path) -> Non
 
 
 def test_epochs_and_the_seed_come_from_the_request(tmp_path: Path) -> None:
-    study = Study(small=in_memory(Recipe(epochs=40, warmup=3.0)), variants=SYMMETRIC)
+    study = Study(small=in_memory(Recipe(epochs=40, warmup=3.0)), variants=variants_named("symmetric"))
     recipe = study.recipe(Request(out=tmp_path, epochs=4), "symmetric", 7).recipe
     assert (recipe.epochs, recipe.warmup, recipe.seed) == (4, 1.0, 7)
     assert study.recipe(Request(out=tmp_path), "symmetric", 7).recipe.warmup == 3.0

@@ -133,10 +133,9 @@ def test_the_floor_is_the_perplexity_of_word_frequencies() -> None:
     assert frequency_perplexity(corpus, train=3, tokens=1) == pytest.approx(6 / 4)
 
 
-def test_a_dry_run_at_the_scale_of_the_paper_has_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "STUDY", dataclasses.replace(STUDY, variants={"RPC": STUDY.variants["RPC"]}))
+def test_a_dry_run_at_the_scale_of_the_paper_has_the_sizes(tmp_path: Path) -> None:
     outcome = LANGUAGE.run(Request(out=tmp_path, scale="paper", dry_run=True, seeds=1))
-    assert outcome.headline.startswith("dry run: 1 variants, 1 seeds, ")
+    assert outcome.headline.startswith("dry run: 4 variants, 1 seeds, ")
     page = (tmp_path / "paper-language" / "table.md").read_text()
     assert "Batches (96, 256), 119 epochs, adam, learning rate 0.00025." in page
     assert "| RPC | 77,846,912 |" in page

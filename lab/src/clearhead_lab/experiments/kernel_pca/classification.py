@@ -13,12 +13,6 @@ from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead_lab.data.image_sets import read_images
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
-    ASYMMETRIC_RPC,
-    CLAMPED,
-    RPC_ALL,
-    RPC_FIRST,
-    SOFTMAX,
-    SYMMETRIC,
     Study,
     StudyRun,
     chance,
@@ -28,6 +22,7 @@ from clearhead_lab.experiments.study import (
     measured_table,
     study_experiment,
     train_study,
+    variants_named,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
 from clearhead_lab.robustness.attacks import fgsm, pgd
@@ -37,7 +32,9 @@ from clearhead_lab.training.run import MODEL_FOLDER
 STUDY = Study(
     small="vit-cifar-10-small",
     paper="deit-tiny-imagenet",
-    variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL, **ASYMMETRIC_RPC},
+    variants=variants_named(
+        "softmax", "symmetric", "clamped keys", "RPC, layer 0", "RPC, all layers", "asymmetric RPC, layer 0"
+    ),
 )
 BUDGETS = tuple(range(1, 7))
 """In units of 1/255."""

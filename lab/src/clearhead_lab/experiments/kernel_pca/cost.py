@@ -16,27 +16,13 @@ from clearhead.report.tables import Field, Table
 from clearhead_lab.experiments.cache import cached
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.kernel_pca.measured_cost import forward_seconds, peak_memory, step_seconds
-from clearhead_lab.experiments.study import (
-    ASYMMETRIC_RPC,
-    CLAMPED,
-    RPC_ALL,
-    RPC_FIRST,
-    SCALED,
-    SOFTMAX,
-    SYMMETRIC,
-    Study,
-    study_experiment,
-)
+from clearhead_lab.experiments.study import VARIANTS, Study, study_experiment
 from clearhead_lab.models.catalogue import ModelSize, config_of, measure_size
 from clearhead_lab.models.transformer_block import config_as_json
 from clearhead_lab.models.vit import VisionTransformerConfig
 from clearhead_lab.training.recipe_file import RecipeFile, layer_operators
 
-STUDY = Study(
-    small="vit-cifar-10-small",
-    paper="deit-tiny-imagenet",
-    variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL, **ASYMMETRIC_RPC, **SCALED},
-)
+STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=VARIANTS)
 CIFAR = "vit-cifar"
 """The named model whose sizes of images the small recipe has."""
 STEP_BATCH = {"small": 64, "paper": 16}

@@ -15,11 +15,6 @@ from clearhead.report.tables import Field, Table
 from clearhead_lab.data.image_sets import read_images
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
-    CLAMPED,
-    RPC_ALL,
-    RPC_FIRST,
-    SOFTMAX,
-    SYMMETRIC,
     Study,
     StudyRun,
     chance,
@@ -29,6 +24,7 @@ from clearhead_lab.experiments.study import (
     measured_table,
     study_experiment,
     train_study,
+    variants_named,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
 from clearhead_lab.robustness.corruptions import sweep
@@ -40,7 +36,7 @@ from clearhead_lab.training.run import MODEL_FOLDER
 STUDY = Study(
     small="vit-cifar-10-small",
     paper="deit-tiny-imagenet",
-    variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL},
+    variants=variants_named("softmax", "symmetric", "clamped keys", "RPC, layer 0", "RPC, all layers"),
 )
 BUDGETS = (1 / 255,)
 """At 2/255 few images of these small models survive any attack, and AutoAttack takes minutes for each budget."""
