@@ -38,6 +38,6 @@ MUTANTS = (
     Mutant("optimum: constant not sharp", "optimum:rank_constant", "share / critical_ratio(share) ** 2", "1.03 * share / critical_ratio(share) ** 2", ("lab/tests/theorems/test_coding_rate_optimum.py",)),
     Mutant("steps: factor a left out of the first-order step", "steps:neumann_step", "rate * _a(z, bases, eps)", "rate", ("lab/tests/theorems/test_coding_rate_steps.py",)),
     Mutant("steps: hook does not normalise", "steps:hook_rate", "normalize(normed.unsqueeze(-3) @ bases, dim=-1)", "normed.unsqueeze(-3) @ bases", ("lab/tests/theorems/test_coding_rate_steps.py",)),
-    Mutant("denoising: threshold too low", "denoising:DenoisingLayer.step", "weights > self.threshold", "weights > 0.1", ("lab/tests/theorems/test_coding_rate_denoising.py",)),
+    Mutant("denoising: threshold too low", "denoising:denoised", "(v @ v.mT).softmax(dim=-1) > threshold", "(v @ v.mT).softmax(dim=-1) > 0.1", ("lab/tests/theorems/test_coding_rate_denoising.py",)),
     Mutant("signs: rounding error counted as a change", "sign_table:count_signs", "sign * value > UNCHANGED", "sign * value > 0", SIGNS),
 )  # fmt: skip
