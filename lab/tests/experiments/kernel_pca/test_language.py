@@ -18,6 +18,7 @@ from clearhead_lab.experiments.kernel_pca.language import (
     condition,
     frequency_perplexity,
 )  # fmt: skip
+from clearhead_lab.experiments.study import StudyRun
 from clearhead_lab.models.language import LanguageModel, LanguageModelConfig
 from clearhead_lab.robustness.text import TEXT_ATTACKS, contaminate, swap_for_generic_word
 from clearhead_lab.training.evaluation import measure_perplexity
@@ -123,6 +124,22 @@ def test_a_study_is_reported_and_resumed(tmp_path: Path, texts: Path, monkeypatc
     again = LANGUAGE.run(request)
     assert again.facts["measured"] == measured
     assert read_json(folder / "result.json")["headline"] == outcome.headline
+
+
+def test_the_variant_of_lowest_perplexity_is_named(tmp_path: Path) -> None:
+    conditions = {
+        condition(split, attack, original=original)
+        for split in ("valid", "test")
+        for attack in ("", *TEXT_ATTACKS)
+        for original in (False, True)
+    }
+    measured = {
+        variant: {seed: dict.fromkeys(conditions, perplexity + seed) for seed in (0, 1)}
+        for variant, perplexity in (("symmetric", 40.0), ("RPC", 30.0), ("softmax", 35.0))
+    }
+    runs = [StudyRun(variant=variant, seed=0, folder=tmp_path, parameters=1) for variant in measured]
+    report = LANGUAGE.report((runs, measured, 1000.0), Request(out=tmp_path))
+    assert report.headline == "lowest test perplexity: RPC, 30.5; 3 runs"
 
 
 def test_the_floor_is_the_perplexity_of_word_frequencies() -> None:
