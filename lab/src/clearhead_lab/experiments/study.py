@@ -38,16 +38,21 @@ def first_layers(operator: Settings, count: int = 1, *, others: str = "symmetric
 
 CLAMPED_KEYS: Settings = {"operator": "clamped", "strength": 4.0}
 RPC: Settings = {"operator": "rpc", "iterations": 4, "strength": 4.0}
-SOFTMAX: Variants = {"softmax": {"attention": "softmax"}}
-SYMMETRIC: Variants = {"symmetric": {"attention": "symmetric"}}
-CLAMPED: Variants = {"clamped keys": {"attention": first_layers(CLAMPED_KEYS)}}
-RPC_FIRST: Variants = {"RPC, layer 0": {"attention": first_layers(RPC)}}
-RPC_ALL: Variants = {"RPC, all layers": {"attention": {**RPC, "iterations": 2, "strength": 3.0}}}
-ASYMMETRIC_RPC: Variants = {
-    "asymmetric RPC, layer 0": {"attention": first_layers({**RPC, "queries": "given"}, others="softmax")}
+VARIANTS: Variants = {
+    "softmax": {"attention": "softmax"},
+    "symmetric": {"attention": "symmetric"},
+    "clamped keys": {"attention": first_layers(CLAMPED_KEYS)},
+    "RPC, layer 0": {"attention": first_layers(RPC)},
+    "RPC, all layers": {"attention": {**RPC, "iterations": 2, "strength": 3.0}},
+    "asymmetric RPC, layer 0": {"attention": first_layers({**RPC, "queries": "given"}, others="softmax")},
+    "scaled": {"attention": "scaled"},
 }
-SCALED: Variants = {"scaled": {"attention": "scaled"}}
 PLAIN = DataSettings()
+
+
+def variants_named(*names: str) -> Variants:
+    """Return some of `VARIANTS`."""
+    return {name: VARIANTS[name] for name in names}
 
 
 def in_memory(recipe: Recipe, *, data: DataSettings = PLAIN, **model: Any) -> RecipeFile:
