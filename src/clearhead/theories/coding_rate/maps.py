@@ -20,7 +20,7 @@ from clearhead.theories.coding_rate.claims import (
     UNSCALED_MAP,
 )
 from clearhead.theories.coding_rate.subspaces import coherence, is_tied, orthonormal_bases, orthonormality_error
-from clearhead.theories.example import Example
+from clearhead.theories.example import Example, Random
 from clearhead.theories.samples import repeat
 from clearhead.theories.theory import Claim, Sample
 
@@ -42,8 +42,7 @@ class RandomMaps:
     @classmethod
     def draw(cls, shape: tuple[int, int, int], *, draws: int, seed: int) -> "RandomMaps":
         """Draw maps of shape (k, c, f) `draws` times, one at a time to save memory."""
-        entropy = np.random.SeedSequence([seed, *shape])
-        generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
+        generator = Random(seed, *shape).torch
         squares, coherences = [], []
         for _ in range(draws):
             maps = torch.randn(*shape, generator=generator, dtype=torch.float64)
