@@ -66,12 +66,10 @@ def test_groups_satisfy_the_group_axioms(name: str) -> None:
     group, size, shape = GROUPS[name]
     assert len(group) == len(set(group)) == len({element.name for element in group}) == size
     assert sum(_is_identity(element) for element in group) == 1
-    assert {element.inverse for element in group} == set(group)
     assert {a.then(b) for a in group for b in group} == set(group)
     x = _normal(*shape)
     assert len({tuple(element(x).flatten().tolist()) for element in group}) == size
     for a, b in zip(group, reversed(group), strict=True):
-        assert torch.equal(a.inverse(a(x)), x)
         assert torch.equal(b(a(x)), a.then(b)(x))
 
 
@@ -113,9 +111,9 @@ def test_bounded_translations_lose_entries_beyond_the_border() -> None:
     inside = torch.zeros(2, 7, 5, dtype=torch.float64)
     inside[:, 1:-1, 1:-1] = _normal(2, 5, 3)
     full = _normal(2, 7, 5)
-    for element in group:
-        assert torch.equal(element.inverse(element(inside)), inside)
-        assert torch.equal(element.inverse(element(full)), full) == _is_identity(element)
+    for element, opposite in zip(group, reversed(group), strict=True):
+        assert torch.equal(opposite(element(inside)), inside)
+        assert torch.equal(opposite(element(full)), full) == _is_identity(element)
     down = next(element for element in group if element.name == "shift by (1, 0)")
     assert torch.equal(down(full)[:, 1:], full[:, :-1])
     assert not bool(down(full)[:, 0].any())

@@ -23,8 +23,7 @@ from clearhead.theories.coding_rate.claims import (
 )
 from clearhead.theories.coding_rate.depth import sparsity
 from clearhead.theories.coding_rate.head_samples import Draws, HeadSamples
-from clearhead.theories.coding_rate.maps import LayerMaps, RandomMaps
-from clearhead.theories.coding_rate.subspaces import is_tied, orthonormal_bases, value_maps
+from clearhead.theories.coding_rate.subspaces import LayerMaps, RandomMaps, is_tied, orthonormal_bases, value_maps
 from clearhead.theories.coding_rate.tokens import Tokens, tokens_of
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
@@ -56,7 +55,9 @@ class CodingRate:
         """Return the claims on the layer: on tied maps if queries, keys and values share one, after a norm if any."""
         maps = self._maps(example)
         tied = TIED_CLAIMS if maps is not None and maps.tied else ()
-        normed = NORM_CLAIMS if _is_normed(example) else ()
+        stream = example.stream
+        # The tokens after attention may be the sum itself or its norm.
+        normed = NORM_CLAIMS if stream is not None and not torch.equal(stream.total, stream.between) else ()
         return (*HEAD_CLAIMS, *normed, *LAYER_CLAIMS, *MAP_CLAIMS, *tied, *DEPTH_CLAIMS)
 
     def measure(self, example: Example, rng: Random) -> Samples:
@@ -122,9 +123,3 @@ class CodingRate:
             ("random maps", k, c, f),
             lambda: RandomMaps.draw((k, c, f), draws=self.draws.random_map, seed=example.seed),
         )
-
-
-def _is_normed(example: Example) -> bool:
-    """Return whether the tokens after attention are not the sum itself but its norm."""
-    stream = example.stream
-    return stream is not None and not torch.equal(stream.total, stream.between)
