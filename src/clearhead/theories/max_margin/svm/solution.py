@@ -69,7 +69,6 @@ class MaxMargin:
     W: scaled so that its smallest margin is one; None if the problem is infeasible or no W was found
     multipliers: :math:`\lambda \ge 0`, zero for tokens without a constraint. Not unique if tokens are repeated
     support: tokens whose constraint is active
-    query_rank: rank of the stacked queries; if it is 1, the unknown is a vector rather than a matrix
     """
 
     norm: Norm
@@ -78,7 +77,6 @@ class MaxMargin:
     multipliers: Float[Tensor, "n t"]
     margin: Interval
     support: Bool[Tensor, "n t"]
-    query_rank: int
     conflict: Conflict | None = None
     remarks: tuple[str, ...] = ()
 
@@ -153,7 +151,6 @@ def trivial_solution(constraints: Constraints, shape: tuple[int, int], norm: Nor
         multipliers=torch.zeros(shape, dtype=torch.float64),
         margin=Interval(np.inf, np.inf),
         support=torch.zeros(shape, dtype=torch.bool),
-        query_rank=_rank(constraints.z),
     )
 
 
@@ -170,7 +167,6 @@ def infeasible_solution(constraints: Constraints, shape: tuple[int, int], norm: 
         multipliers=multipliers,
         margin=Interval(0.0, 0.0),
         support=multipliers > 0,
-        query_rank=_rank(constraints.z),
         conflict=conflict,
     )
 
@@ -187,7 +183,6 @@ def unfound_solution(
         multipliers=_by_token(constraints, multipliers, shape),
         margin=Interval(0.0, bracket(constraints, zero, multipliers, norm).high),
         support=torch.zeros(shape, dtype=torch.bool),
-        query_rank=_rank(constraints.z),
         remarks=(*_remarks(constraints), remark),
     )
 
@@ -225,7 +220,6 @@ def certified_solution(
         multipliers=_by_token(constraints, multipliers, shape),
         margin=margin,
         support=_by_token(constraints, active, shape),
-        query_rank=_rank(constraints.z),
         remarks=tuple(_remarks(constraints)),
     )
 
@@ -248,7 +242,3 @@ def _remarks(constraints: Constraints) -> list[str]:
         f"token {t} of sequence {i} nearly equals the selected token, or its query is nearly zero, and this determines "
         "the margin; hide it with mask if the two tokens are meant to be equal"
     ]
-
-
-def _rank(z: Array) -> int:
-    return int(np.linalg.matrix_rank(z)) if z.size else 0
