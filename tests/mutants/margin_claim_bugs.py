@@ -12,7 +12,7 @@ MUTANTS = (
     Mutant("margin: scale left out of the norm", "random_heads:_TokenSpace.values", "self._scale * torch.linalg.svdvals(product)", "torch.linalg.svdvals(product)", HEADS),
     Mutant("margin: keys and queries exchanged in W", "random_heads:_TokenSpace.matrix", "self._scale * self._left[head] @ self._right[head].mT", "self._scale * self._right[head] @ self._left[head].mT", HEADS),
     Mutant("margin: rotated heads lose the singular values", "random_heads:Space.rotated_heads", "self.values", "torch.ones_like(self.values)", HEADS),
-    Mutant("margin: other random heads in every call", "measurement:MaxMarginOnHeads._untrained_heads.draw", "Random(example.seed, example.layer, HEAD_SEED)", "Random(example.seed, example.layer, HEAD_SEED, id(example))", HEADS),
+    Mutant("margin: other random heads in every call", "measurement:MaxMarginOnHeads._untrained_heads.draw", "Random(example.seed, example.layer, HEAD_SEED)", "Random(int(torch.randint(9 ** 9, ())) + id(example))", HEADS),
     Mutant("margin: hidden tokens are visible", "choices:_draw_choices.choices_of_example", "visible[position]", "visible[position] | True", HEADS),
     Mutant("margin: padding used as queries", "choices:_usable_queries", "visible.any(dim=0)", "True", HEADS),
     Mutant("margin: the least likely token is selected", "choices:_choice", "kind_scores.argmax", "kind_scores.argmin", HEADS),
