@@ -24,7 +24,7 @@ from clearhead.loading.model import baseline_draw
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.report.folder import write_report
 from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin
-from clearhead.theories.kernel_pca.kernels import KERNEL
+from clearhead.theories.kernel_pca.measurement import KERNEL
 from clearhead.theories.theory import Role
 from tests.interfaces.zoo import FAMILIES, with_large_weights
 

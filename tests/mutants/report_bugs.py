@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant("headline: shares instead of percentages", "wording:in_prose", "100 * value", "value", (HEADLINES,)),
     Mutant("units: megabytes of 2^20 bytes", "memory:format_bytes", "size / 1000000.0", "size / 2 ** 20", (TERMINAL,)),
     Mutant("units: a minute of seconds is lost", "wording:duration", "seconds < 120", "seconds < 60", (TERMINAL,)),
-    Mutant("terminal: the control has the range of the median", "claim_tables:_control_interval", "_range(grid)", "grid.summary.interval", (TERMINAL,)),
+    Mutant("terminal: the control has the range of the median", "terminal_tables:_control_interval", "_range(grid)", "grid.summary.interval", (TERMINAL,)),
     Mutant("terminal: control characters in tables", "columns:text_column", "clean(cell)", "cell", (TERMINAL,)),
     Mutant("terminal: control characters in headlines", "wording:headline", "clean(claim.theory if claim.role is Role.PRIMARY else f'{claim.theory} by {claim.statistic}')", "claim.theory if claim.role is Role.PRIMARY else f'{claim.theory} by {claim.statistic}'", (TERMINAL,)),
     Mutant("terminal: single precision has the tolerance of double", "theorems.table:_single", "theorem.tolerance_single", "theorem.tolerance", ("lab/tests/theorems/test_table.py",)),

@@ -35,10 +35,6 @@ RANDOM_CLAIMS = {
 """The claims that each kind of untrained head is measured on."""
 
 
-def _all_claims(*claims: Claim) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """Random replacements of a head's selection: a token and another sequence for each sequence, and a seed.
@@ -74,7 +70,7 @@ def group_samples(
     matrices: Matrices,
     *,
     everywhere: bool = False,
-    wants: Callable[..., bool] = _all_claims,
+    wants: Callable[..., bool],
 ) -> dict[Claim, Sample]:
     """Return every claim on every head of one layer. Rules fitted on the group are tested on `before`, if any.
 
