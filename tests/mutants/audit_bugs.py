@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant("sums: the claim's prediction is ignored", "results:claim_findings", "predicted if claim.predicted is None else claim.predicted", "predicted", ENGINE),
     Mutant("sums: reasons of measured inputs", "results:claim_findings", "sums.examples > count", "True", ("tests/audit/test_engine.py", "tests/theories/kernel_pca/test_claims.py")),
     Mutant("judging: p-values are not adjusted", "judging:_judged", "_verdict(finding, p, rate)", "_verdict(finding, finding.p_value, rate)", JUDGED),
-    Mutant("judging: the adjusted p-value is not kept", "judging:_judged", "dataclasses.replace(finding, verdict=verdict, adjusted_p_value=p, detectable=detectable, no_evidence=kind, reasons=(*finding.reasons, UNTESTED) if untested else finding.reasons)", "dataclasses.replace(finding, verdict=verdict, adjusted_p_value=finding.p_value, detectable=detectable, no_evidence=kind)", JUDGED),
+    Mutant("judging: the adjusted p-value is not kept", "judging:_judged", "dataclasses.replace(finding, verdict=verdict, adjusted_p_value=p, detectable=detectable, no_evidence=kind, reasons=(UNTESTED,) if untested else finding.reasons)", "dataclasses.replace(finding, verdict=verdict, adjusted_p_value=finding.p_value, detectable=detectable, no_evidence=kind)", JUDGED),
     Mutant("sums: fixed draws without the head's error", "results:_control", "prediction_p_value(value, draws, error=error)", "prediction_p_value(value, draws)", ENGINE),
     Mutant("sums: the prediction is subtracted from the mean", "results:claim_findings", "sums.deviation.count[head]", "False", ("tests/theories/kernel_pca/test_claims.py",)),
     Mutant("judging: heads that share a number are tested apart", "judging:judge", "findings[i].head // findings[i].shared", "findings[i].head", JUDGED),

@@ -15,6 +15,7 @@ import torch
 import clearhead as ch
 from clearhead.theories.catalogue import THEORIES
 from tests.measured import Measured
+from tests.once import once
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "howto" / "extend"
 HEADS, DRAWS = 3, 5
@@ -82,28 +83,39 @@ def _sample(value: Any = ZEROS, draws: Any = DRAWN, **options: Any) -> Any:
     return {CLAIM: ch.Sample(value=value, controls={NULL: draws}, **options)}
 
 
+@once  # annotations that are checked refuse some of them first
 @pytest.mark.parametrize(
-    ("samples", "words"),
+    ("make", "words"),
     [
-        (_sample(draws=ZEROS), r"t: one: control 'null' .* \(draws, heads\), here with 3 heads; .* of shape \(3,\)"),
-        (_sample(draws=DRAWN.T), r"control 'null' .* \(draws, heads\), here with 3 heads; .* of shape \(3, 5\)"),
-        (_sample(torch.zeros(HEADS)), r"t: one: value is a numpy.ndarray .* got Tensor of shape \(3,\)"),
-        (_sample(0.5), r"value is a numpy.ndarray of shape \(heads\), here with 3 heads; got float"),
-        (_sample(None), "value is a numpy.ndarray"),
-        (_sample(predicted=ZEROS[:2]), r"t: one: predicted .* of shape \(2,\)"),
-        (_sample(covered=[True] * HEADS), "t: one: covered .* got list"),
-        ({dataclasses.replace(CLAIM, statistic="other"): _sample()[CLAIM]}, "t: other is .* not among the claims"),
-        ({"one": _sample()[CLAIM]}, "t: one is measured and not among the claims"),
-        ({CLAIM: ZEROS}, "t: one: measure returns a Sample or a Reason"),
-        (None, "t: measure returns a Sample for each claim; got None"),
+        (
+            lambda: _sample(draws=ZEROS),
+            r"t: one: control 'null' .* \(draws, heads\), here with 3 heads; .* of shape \(3,\)",
+        ),
+        (
+            lambda: _sample(draws=DRAWN.T),
+            r"control 'null' .* \(draws, heads\), here with 3 heads; .* of shape \(3, 5\)",
+        ),
+        (lambda: _sample(torch.zeros(HEADS)), r"t: one: value is a numpy.ndarray .* got Tensor of shape \(3,\)"),
+        (lambda: _sample(0.5), r"value is a numpy.ndarray of shape \(heads\), here with 3 heads; got float"),
+        (lambda: _sample(None), "value is a numpy.ndarray"),
+        (lambda: _sample(predicted=ZEROS[:2]), r"t: one: predicted .* of shape \(2,\)"),
+        (lambda: _sample(covered=[True] * HEADS), "t: one: covered .* got list"),
+        (
+            lambda: {dataclasses.replace(CLAIM, statistic="other"): _sample()[CLAIM]},
+            "t: other is .* not among the claims",
+        ),
+        (lambda: {"one": _sample()[CLAIM]}, "t: one is measured and not among the claims"),
+        (lambda: {CLAIM: ZEROS}, "t: one: measure returns a Sample or a Reason"),
+        (lambda: None, "t: measure returns a Sample for each claim; got None"),
     ],
 )
-def test_a_sample_that_does_not_fit_is_named_with_what_is_expected(samples: Any, words: str) -> None:
+def test_a_sample_that_does_not_fit_is_named_with_what_is_expected(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(ch.InputError, match=words):
-        _measured(samples)
+        _measured(make())
     _measured(_sample(predicted=ZEROS, covered=np.ones(HEADS, dtype=bool)))
 
 
+@once
 @pytest.mark.parametrize("answer", [False, "too short"])
 def test_what_applies_returns_is_a_reason_or_none(answer: Any) -> None:
     with pytest.raises(ch.InputError, match=f"t: applies returns a Reason .*, or None; got {answer!r}"):

@@ -75,14 +75,14 @@ def _judged(finding: Finding, p: float, rate: float, *, tests: int) -> Finding:
     verdict = _verdict(finding, p, rate)
     detectable = _detectable(finding, rate / tests) if math.isfinite(p) else math.nan
     kind = _no_evidence(finding, detectable, rate) if verdict is Verdict.NO_EVIDENCE else None
-    untested = verdict is Verdict.UNDECIDED and not finding.controls and UNTESTED not in finding.reasons
+    untested = verdict is Verdict.UNDECIDED and not finding.controls and not finding.reasons
     return dataclasses.replace(
         finding,
         verdict=verdict,
         adjusted_p_value=p,
         detectable=detectable,
         no_evidence=kind,
-        reasons=(*finding.reasons, UNTESTED) if untested else finding.reasons,
+        reasons=(UNTESTED,) if untested else finding.reasons,
     )
 
 
