@@ -360,6 +360,7 @@ BAD = {
     ),
     "no such baseline": ((*SMALL_AUDIT, "--baseline", "some"), {}, "Invalid value for '--baseline'"),
     "unknown option": (("audit", "--colour"), {}, "No such option"),
+    "missing argument": (("figure",), {}, "see clearhead figure --help"),
     "unknown command": (("audti",), {}, "No such command"),
     "bad number": (("audit", "--seed", "many"), {}, "Invalid value for '--seed'"),
 }  # fmt: skip

@@ -67,6 +67,19 @@ def load_theories(keys: Sequence[str] = ()) -> LoadedTheories:
     )
 
 
+def key_of(theory: Any) -> str:
+    """Return the key of a theory. One that is not installed is registered for this process.
+
+    It replaces one that the process registered before, as where the cell of a notebook runs again. Raise InputError if
+    a package has another theory of that key.
+    """
+    if not isinstance(theory, Theory):
+        raise InputError(f"expected the key of a theory, or a Theory; got {theory!r}")
+    if theory.key not in THEORIES or THEORIES.get(theory.key) is not theory:
+        THEORIES.register(theory.key, theory, again=True)
+    return theory.key
+
+
 def find_theories(keys: Sequence[str] = ()) -> list[Theory]:
     """Return the theories with these keys; all installed theories by default."""
     return list(load_theories(keys).theories)

@@ -307,6 +307,11 @@ class Theory:
     words: PlainWords | None = None
     picture: Callable[[Example], Picture | None] | None = None
 
+    def __post_init__(self) -> None:
+        for claim in self.claims:
+            if claim.theory != self.title:
+                raise InputError(f"{claim.statistic}: Claim.theory is {claim.theory!r}, Theory.title is {self.title!r}")
+
     @property
     def dispute(self) -> Dispute | None:
         """The positions and the question on which they differ; None without such a question."""
