@@ -136,11 +136,6 @@ BREAKS = {
         "import clearhead_lab.experiments",
         "the instrument does not import",
     ),
-    "no record knows its page": (
-        "report/html.py",
-        "import clearhead_lab.robustness.attack_page",
-        "the instrument does not import",
-    ),
     "the audit writes no report": ("audit/run.py", "import clearhead.report.folder", DOWN),
     "upwards": ("numerics/precision.py", "import clearhead.audit.findings", DOWN),
     "the kernel stands alone": ("kernels/library.py", "import clearhead.numerics.precision", DOWN),
