@@ -12,6 +12,7 @@ from clearhead_lab.experiments.crate import segmentation
 from clearhead_lab.experiments.crate.pets import MaskedImages
 from clearhead_lab.experiments.crate.segmentation import BASELINE, CENTRE, EVERYTHING, SEGMENTATION
 from clearhead_lab.experiments.crate.training import VIT, variants
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.models.crate import Form
 from lab.tests.experiments.test_training_runs import SIZES, STUDY, random_images
@@ -51,6 +52,7 @@ def test_the_run_compares_every_model_with_itself_before_training(
     monkeypatch.setattr(segmentation, "read_pets", lambda *_, **__: half_masks(random_images(), side=8))
     outcome = SEGMENTATION.run(Request(out=tmp_path, data=tmp_path, epochs=1))
     assert CENTRE in outcome.headline
+    assert outcome.remarks[1:] == (f"CRATE, released: {DID_NOT_TRAIN}", f"{VIT}: {DID_NOT_TRAIN}")
     assert set(outcome.facts["scores"]) == {
         name + baseline for name in ("CRATE, released", VIT) for baseline in ("", BASELINE)
     }

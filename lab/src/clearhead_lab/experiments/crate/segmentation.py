@@ -27,9 +27,9 @@ from clearhead_lab.experiments.crate.attention_maps import (
 )
 from clearhead_lab.experiments.crate.pets import MaskedImages, read_pets
 from clearhead_lab.experiments.crate.training import variants
-from clearhead_lab.experiments.estimates import differences
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN, differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
-from clearhead_lab.experiments.study import Study, StudyRun, in_memory, train_study
+from clearhead_lab.experiments.study import Study, StudyRun, in_memory, train_study, untrained
 from clearhead_lab.models.crate import Form
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
@@ -127,10 +127,13 @@ def report(results: Results, request: Request) -> Report:
     """Tabulate the mIoU of every model, before and after training, and of the controls."""
     scores, controls = results.scores, results.controls
     accuracy = float(np.mean([run.accuracy.value for run in results.runs]))
-    best = {name: {seed: score["best"] for seed, score in by_seed.items()} for name, by_seed in scores.items()}
-    compared = differences(
-        {"best head": best}, [(name, name + BASELINE) for name in scores if not name.endswith(BASELINE)]
-    )
+    failed = untrained(results.runs, results.data.images.test_labels)
+    best = {
+        name: {seed: score["best"] for seed, score in by_seed.items()}
+        for name, by_seed in scores.items()
+        if name not in failed
+    }
+    compared = differences({"best head": best}, [(name, name + BASELINE) for name in best if name + BASELINE in best])
     return Report(
         headline="; ".join(f"{name} {plus_minus(over_runs(list(each.values())))}" for name, each in best.items())
         + f"; {CENTRE} {decimals(controls[CENTRE])}",
@@ -146,6 +149,7 @@ def report(results: Results, request: Request) -> Report:
         remarks=(
             f"mIoU; mean accuracy of all runs {decimals(accuracy)}.",
             *(f"{d.variant}, best head, minus before training: {plus_minus(d.estimate)}, {d.words}" for d in compared),
+            *(f"{name}: {DID_NOT_TRAIN}" for name in failed),
         ),
         figures={"picture.svg": lambda: draw(results)},
         facts={
