@@ -168,6 +168,7 @@ class Sample:
     covered: by head, whether the theory makes a statement about it on this example; None if about all
     by_construction: whether the claim holds on this example whatever the head computes
     caveat: what to know of the example before trusting the number
+    size: by head, as `Claim.size`, where it depends on the example; not kept by means over windows
     """
 
     value: Array
@@ -177,6 +178,7 @@ class Sample:
     covered: NDArray[np.bool_] | None = None
     by_construction: bool = False
     caveat: Reason | None = None
+    size: Array | None = None
 
 
 Samples = Mapping[Claim, Sample | Reason]

@@ -279,6 +279,16 @@ def chance(runs: Sequence[StudyRun], measure: str = "accuracy") -> Floor:
     return Floor(measure=measure, value=1 / classes, name="chance")
 
 
+def untrained(runs: Sequence[StudyRun], labels: Tensor) -> tuple[str, ...]:
+    """Return the variants whose accuracy does not exceed that of the most common label of the test images."""
+    floor = Floor(measure="accuracy", value=float(labels.bincount().max()) / len(labels), name="the majority class")
+    measured: dict[str, dict[int, dict[str, float]]] = {}
+    for run in runs:
+        measured.setdefault(run.variant, {})[run.seed] = {floor.measure: run.accuracy.value}
+    trained = floor.trained(measured)
+    return tuple(variant for variant in measured if variant not in trained)
+
+
 def how_compared(floor: Floor) -> str:
     """Return what intervals, detectable differences and untrained variants are, for the page."""
     return (

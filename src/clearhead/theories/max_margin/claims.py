@@ -52,6 +52,8 @@ RATIO = _claim(
     note="one sample is a group of inputs with a few queries each; W and Wᵐᵐ are compared on sampled tokens. The "
     "predicted value is the ratio of the SVM of all groups",
 )
+LARGEST_RATIO = dataclasses.replace(RATIO, statistic="largest distance of two scores", role=Role.SECONDARY)
+"""Not a claim of an audit: what the rounding of margin ratios is relative to, in their unit."""
 SATURATION = _claim(
     statistic="saturated queries",
     statement="queries give one token nearly all of their attention, the limit that the theory covers",

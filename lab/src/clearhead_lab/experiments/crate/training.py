@@ -19,10 +19,10 @@ from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, 
 from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.cache import code_fingerprint, remembered
-from clearhead_lab.experiments.estimates import differences
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN, differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.models.vision import fashion_mnist
-from clearhead_lab.experiments.study import Study, StudyRun, Variants, in_memory, train_study
+from clearhead_lab.experiments.study import Study, StudyRun, Variants, in_memory, train_study, untrained
 from clearhead_lab.models.crate import Form
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
@@ -106,9 +106,12 @@ def report(results: Results, request: Request) -> Report:
     names, study, images = list(results.layers), results.study, results.images
     file = study.recipe(request, names[0], request.seed)
     accuracy = {name: {run.seed: run.accuracy.value for run in results.runs if run.variant == name} for name in names}
-    compared = differences({"accuracy": accuracy}, [(name, names[-1]) for name in names[:-1]])
+    failed = untrained(results.runs, images.test_labels)
+    pairs = [(name, names[-1]) for name in names[:-1] if not {name, names[-1]} & {*failed}]
+    compared = differences({"accuracy": accuracy}, pairs)
+    found = {name: plus_minus(over_runs(list(accuracy[name].values()))) for name in names}
     return Report(
-        headline="; ".join(f"{name} {plus_minus(over_runs(list(accuracy[name].values())))}" for name in names),
+        headline="; ".join(f"{name} {DID_NOT_TRAIN if name in failed else text}" for name, text in found.items()),
         setting=(
             f"{images.name}: {len(images.train_images):,} training and {len(images.test_images):,} test images, "
             f"{file.recipe.epochs} epochs, {file.model['layers']} layers of {file.model['heads']} heads, "
@@ -120,7 +123,10 @@ def report(results: Results, request: Request) -> Report:
             ("Claims about the layers, with the untrained model as control", _claim_table(results.layers)),
             *_layer_tables(results.layers),
         ],
-        remarks=tuple(f"{d.variant} minus {d.baseline}: {plus_minus(d.estimate)}, {d.words}" for d in compared),
+        remarks=(
+            *(f"{d.variant} minus {d.baseline}: {plus_minus(d.estimate)}, {d.words}" for d in compared),
+            *(f"{name}: {DID_NOT_TRAIN}" for name in failed),
+        ),
         figures={"picture.svg": lambda: draw(results)},
         facts={"accuracy": {name: {str(s): a for s, a in by_seed.items()} for name, by_seed in accuracy.items()}},
     )

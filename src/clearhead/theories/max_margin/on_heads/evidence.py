@@ -152,8 +152,9 @@ def _sample(claim: Claim, heads: Sequence[HeadStatistics], untrained: Mapping[st
     for kind, numbers in untrained.items():
         if claim in numbers:
             controls[RANDOM_KINDS[kind]] = np.broadcast_to(numbers[claim], (len(numbers[claim]), len(heads)))
-    value = np.array([head[None][0].get(claim, np.nan) for head in heads])
-    return Sample(value=value, controls=controls, by_construction=claim is c.SEPARABLE)
+    value, largest = (np.array([head[None][0].get(of, np.nan) for head in heads]) for of in (claim, c.LARGEST_RATIO))
+    size = largest if claim in (c.RATIO, c.LOW_RATIO) else None
+    return Sample(value=value, controls=controls, by_construction=claim is c.SEPARABLE, size=size)
 
 
 def _numbers(claim: Claim, draws: Sequence[Statistics], count: int) -> list[float]:
@@ -193,6 +194,7 @@ class _GroupMeasurement:
             **saturated,
             **fit_statistics(fit),
             **self._held_out(margin(fit), MODEL, 0, h),
+            c.LARGEST_RATIO: fit.largest_ratio(),
             c.SEPARABLE: float(fit.separates),
             c.COSINE_SPAN: fit.cosine_in_span(),
             **({} if matrix is None else other_cosines(fit, matrix)),

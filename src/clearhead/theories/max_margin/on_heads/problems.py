@@ -180,6 +180,10 @@ class Fit:
         """Return the margin of W relative to the largest margin, [min_j <A_j, W> / |W|] |W^mm|."""
         return float(self.problem.head_margins.min()) * self.size / self._norm
 
+    def largest_ratio(self) -> float:
+        """Return the largest distance of two scores in that unit, which the rounding of margins is relative to."""
+        return float(np.abs(self.problem.head_margins).max()) * self.size / self._norm
+
     def low_margin_ratio(self) -> float:
         """Return the ratio of the 5 % quantiles of both margins instead of their minima."""
         best = np.quantile(self.margins, LOW_QUANTILE) / self.size
