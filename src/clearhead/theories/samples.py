@@ -70,6 +70,7 @@ def _combined(
 ) -> Sample:
     """Return one sample whose numbers are those of all samples, joined."""
     predicted = [sample.predicted for sample in samples if sample.predicted is not None]
+    sizes = [np.zeros(s.value.shape) if s.size is None else s.size for s in samples]
     covered = [np.ones(s.value.shape, dtype=bool) if s.covered is None else s.covered for s in samples]
     return Sample(
         value=join([sample.value for sample in samples]),
@@ -77,6 +78,7 @@ def _combined(
         predicted=join(predicted) if predicted else None,
         shared=max(sample.shared for sample in samples),
         covered=None if all(s.covered is None for s in samples) else join_covered(covered),
+        size=None if all(s.size is None for s in samples) else join(sizes),
         by_construction=all(sample.by_construction for sample in samples),
         caveat=next((sample.caveat for sample in samples if sample.caveat is not None), None),
     )

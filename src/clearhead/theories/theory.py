@@ -168,7 +168,7 @@ class Sample:
     covered: by head, whether the theory makes a statement about it on this example; None if about all
     by_construction: whether the claim holds on this example whatever the head computes
     caveat: what to know of the example before trusting the number
-    size: by head, as `Claim.size`, where it depends on the example; not kept by means over windows
+    size: by head, as `Claim.size`, where it depends on the example
     """
 
     value: Array
