@@ -6,8 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from clearhead.report.tables import decimals, estimate
-from clearhead_lab.experiments.estimates import differences, smallest_detectable
+from clearhead_lab.experiments.estimates import (
+    decimals,
+    differences,
+    estimate,
+    mean_of,
+    over_runs,
+    plus_minus,
+    significant,
+    smallest_detectable,
+)
 
 ROUNDING = 1e-12
 
@@ -98,3 +106,23 @@ def test_the_smallest_detectable_difference_is_found_in_four_of_five_repetitions
     for shift, low, high in ((0, 0.79, 0.81), (-smallest, 0.045, 0.055)):
         found = stats.ttest_1samp(repeated + shift, 0, axis=1).pvalue <= 0.05
         assert low <= found.mean() <= high
+
+
+def test_numbers_are_short_and_correct() -> None:
+    assert [decimals(v) for v in (0.9934, 1.0, 0.9999, -0.25, 12.3456, 0.0, None)] == [
+        ".993", "1.000", "1.000", "-.250", "12.346", ".000", "-",
+    ]  # fmt: skip
+    assert over_runs([None, None]) is None
+    mean = over_runs([0.2, None, 0.4])
+    assert mean == estimate([0.2, 0.4])
+    assert (mean_of(mean), mean_of(None)) == (".300", "-")
+    assert plus_minus(mean) == ".300 ± 1.271"
+    assert plus_minus(over_runs([0.2])) == ".200"
+    assert plus_minus(over_runs([380.0, 390.0])) == "385.0 ± 63.5"
+
+
+def test_small_numbers_keep_significant_digits() -> None:
+    assert significant(over_runs([1.23456e-7])) == "1.23e-07"
+    # The interval of two numbers a and b is 12.706 |a - b| / 2 to both sides.
+    assert significant(over_runs([1e-5, 3e-5])) == "2e-05 ± 0.00013"
+    assert significant(None) == "-"

@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
+from clearhead.report.plots import finish_panel, make_panels
 from clearhead.report.tables import Field
 from clearhead.stored_json import read_json
 from clearhead_lab.experiments.catalogue import EXPERIMENTS, find_experiment
+from clearhead_lab.experiments.estimates import plot_mean
 from clearhead_lab.experiments.experiment import Experiment, Outcome, Report, Request
 from clearhead_lab.experiments.models.vision import DIGITS
 

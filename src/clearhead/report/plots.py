@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from clearhead.errors import InputError, MissingPackageError
 from clearhead.numerics.moments import wilson_interval
-from clearhead.report.tables import estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,29 +129,6 @@ def plot_band(
     axes.plot(x, y, linestyle=DASHES[colour], linewidth=1.8, marker="o" if single else "", markersize=4, **style)
     if len(low):
         axes.fill_between(x, low, high, color=COLOURS[colour], alpha=0.18, linewidth=0)
-
-
-def plot_mean(
-    axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number | None]], *, label: str, colour: int
-) -> None:
-    """Plot the mean over runs at every x, in the band of its 95 % interval. An x without values is a gap.
-
-    The interval of two runs is twelve times as wide as they are apart; their band is their range.
-    """
-    values = [[float(value) for value in at_x if value is not None] for at_x in runs]
-    known = [(at, of_x, mean) for at, of_x in zip(x, values, strict=True) if (mean := estimate(of_x)) is not None]
-    bounds = [
-        (min(of_x), max(of_x)) if m.interval is None or m.count < 3 else (m.interval.low, m.interval.high)
-        for _, of_x, m in known
-    ]
-    low, high = zip(*bounds, strict=True) if bounds else ((), ())
-    plot_band(axes, [at for at, _, _ in known], [m.mean for _, _, m in known], low, high, label=label, colour=colour)
-
-
-def plot_range(axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number]], *, label: str, colour: int) -> None:
-    """Plot the mean over runs at every x, in the band from the smallest to the largest, for logarithmic scales."""
-    means = [sum(values) / len(values) for values in runs]
-    plot_band(axes, x, means, [min(v) for v in runs], [max(v) for v in runs], label=label, colour=colour)
 
 
 def plot_percentage(

@@ -1,4 +1,4 @@
-"""Estimates over seeds: means with intervals, paired differences between variants that share their seeds, and floors.
+"""Estimates over seeds: means with intervals, printed and plotted, paired differences of variants, and floors.
 
 The floor of a study is what a model reaches that learned nothing. Variants that do not exceed it are no result.
 """
@@ -6,26 +6,83 @@ The floor of a study is what a model reaches that learned nothing. Variants that
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from scipy import optimize, special, stats
 
-from clearhead.numerics.moments import false_discovery_rate, student_quantile
-from clearhead.report.tables import (
-    Estimate,
-    Field,
-    decimals,
-    estimate,
-    mean_of,
-    moments_of,
-    over_runs,
-    plus_minus,
-)
+from clearhead.numerics.moments import Interval, RunningMoments, false_discovery_rate, student_quantile
+from clearhead.report.plots import Number, plot_band
+from clearhead.report.tables import Field
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Verdict = Literal["higher", "lower", "not distinguishable", "spread unknown"]
 LEVEL = 0.05
 POWER = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The mean over `count` seeds with its 95 % Student interval, which is None for fewer than two seeds."""
+
+    mean: float
+    interval: Interval | None
+    count: int
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Return the mean of the values with its interval; None without values."""
+    if not values:
+        return None
+    moments = moments_of(values)
+    low, high = (float(end[0]) for end in moments.interval())
+    return Estimate(
+        mean=float(moments.mean[0]), interval=Interval(low, high) if len(values) > 1 else None, count=len(values)
+    )
+
+
+def moments_of(values: Sequence[float]) -> RunningMoments:
+    """Return the moments of the values."""
+    moments = RunningMoments((1,))
+    for value in values:
+        moments.add(np.array([value]))
+    return moments
+
+
+def over_runs(values: Sequence[float | int | None]) -> Estimate | None:
+    """Return the mean over the runs that have a value, with its interval; None without values."""
+    return estimate([float(value) for value in values if value is not None])
+
+
+def decimals(value: float | None, digits: int = 3) -> str:
+    """Format a number with `digits` digits after the point and no leading zero, as in .993; "-" for None."""
+    if value is None:
+        return "-"
+    text = f"{value:.{digits}f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 and not text.endswith(f"1.{'0' * digits}") else text
+
+
+def mean_of(value: Estimate | None) -> str:
+    """Format the mean of an estimate."""
+    return decimals(None if value is None else value.mean)
+
+
+def plus_minus(value: Estimate | None) -> str:
+    """Format the mean of an estimate with half the width of its interval; one of them from 10 on has one decimal."""
+    if value is None or value.interval is None:
+        return mean_of(value)
+    half = (value.interval.high - value.interval.low) / 2
+    digits = 3 if max(abs(value.mean), half) < 10 else 1
+    return f"{decimals(value.mean, digits)} ± {decimals(half, digits)}"
+
+
+def significant(value: Estimate | None) -> str:
+    """Format the mean of an estimate with three significant digits and half the width of its interval with two."""
+    if value is None or value.interval is None:
+        return "-" if value is None else f"{value.mean:.3g}"
+    return f"{value.mean:.3g} ± {(value.interval.high - value.interval.low) / 2:.2g}"
 
 
 def mean_field(title: str, rows: Iterable[Sequence[float | int | None]], *, short: str = "", rank: int = 0) -> Field:
@@ -171,3 +228,26 @@ class Floor:
         if found is None:
             return False
         return (found.mean if found.interval is None else found.interval.low) > sign * self.value
+
+
+def plot_mean(
+    axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number | None]], *, label: str, colour: int
+) -> None:
+    """Plot the mean over runs at every x, in the band of its 95 % interval. An x without values is a gap.
+
+    The interval of two runs is twelve times as wide as they are apart; their band is their range.
+    """
+    values = [[float(value) for value in at_x if value is not None] for at_x in runs]
+    known = [(at, of_x, mean) for at, of_x in zip(x, values, strict=True) if (mean := estimate(of_x)) is not None]
+    bounds = [
+        (min(of_x), max(of_x)) if m.interval is None or m.count < 3 else (m.interval.low, m.interval.high)
+        for _, of_x, m in known
+    ]
+    low, high = zip(*bounds, strict=True) if bounds else ((), ())
+    plot_band(axes, [at for at, _, _ in known], [m.mean for _, _, m in known], low, high, label=label, colour=colour)
+
+
+def plot_range(axes: "Axes", x: Sequence[Number], runs: Sequence[Sequence[Number]], *, label: str, colour: int) -> None:
+    """Plot the mean over runs at every x, in the band from the smallest to the largest, for logarithmic scales."""
+    means = [sum(values) / len(values) for values in runs]
+    plot_band(axes, x, means, [min(v) for v in runs], [max(v) for v in runs], label=label, colour=colour)

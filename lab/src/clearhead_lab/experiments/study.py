@@ -12,10 +12,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.report.tables import Estimate, Field, Table, decimals, mean_of, over_runs, plus_minus
+from clearhead.report.tables import Field, Table
 from clearhead_lab.data.image_sets import ImageSet
 from clearhead_lab.experiments.cache import cached
-from clearhead_lab.experiments.estimates import DID_NOT_TRAIN, POWER, Difference, Floor, differences
+from clearhead_lab.experiments.estimates import (
+    DID_NOT_TRAIN,
+    POWER,
+    Difference,
+    Estimate,
+    Floor,
+    decimals,
+    differences,
+    mean_of,
+    over_runs,
+    plus_minus,
+)
 from clearhead_lab.experiments.experiment import SHARED_RUNS, Experiment, Report, Request
 from clearhead_lab.models.native import draw_baseline, load_native
 from clearhead_lab.training.estimate import estimate_run

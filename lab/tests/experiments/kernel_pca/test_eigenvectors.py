@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from clearhead.errors import InputError
-from clearhead.report.plots import make_panels, plot_range
+from clearhead.report.plots import make_panels
 from clearhead.stored_json import read_json
 from clearhead.theories.kernel_pca.published import constant_share, gammas, recovered_vectors
 from clearhead.theories.kernel_pca.space import key_space
+from clearhead_lab.experiments.estimates import plot_range
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.kernel_pca import eigenvectors
 from clearhead_lab.experiments.kernel_pca.eigenvectors import EIGENVECTORS, measure_gammas

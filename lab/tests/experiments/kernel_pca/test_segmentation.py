@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
-from clearhead.report.tables import decimals
-from clearhead_lab.experiments.estimates import Floor
+from clearhead_lab.experiments.estimates import Floor, decimals
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.kernel_pca import segmentation
 from clearhead_lab.experiments.kernel_pca.segmentation import (

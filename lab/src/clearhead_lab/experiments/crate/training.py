@@ -14,12 +14,20 @@ import torch
 
 from clearhead.audit.run import audit
 from clearhead.report.json_file import audit_as_json
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, plus_minus
+from clearhead.report.plots import finish_panel, make_panels
+from clearhead.report.tables import Field, Table
 from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.cache import code_fingerprint, remembered
-from clearhead_lab.experiments.estimates import DID_NOT_TRAIN, differences
+from clearhead_lab.experiments.estimates import (
+    DID_NOT_TRAIN,
+    decimals,
+    differences,
+    mean_of,
+    over_runs,
+    plot_mean,
+    plus_minus,
+)
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.models.vision import fashion_mnist
 from clearhead_lab.experiments.study import Study, StudyRun, Variants, in_memory, train_study, untrained

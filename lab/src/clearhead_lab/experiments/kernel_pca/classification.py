@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
+from clearhead.report.plots import finish_panel, make_panels
 from clearhead_lab.data.image_sets import read_images
+from clearhead_lab.experiments.estimates import plot_mean
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
     Study,

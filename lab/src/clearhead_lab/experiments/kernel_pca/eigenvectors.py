@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.heads import Heads
-from clearhead.report.plots import finish_panel, make_panels, plot_range
-from clearhead.report.tables import Field, Table, over_runs, significant
+from clearhead.report.plots import finish_panel, make_panels
+from clearhead.report.tables import Field, Table
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.published import constant_share, gammas, recovered_vectors, top_eigenvalues
 from clearhead.theories.kernel_pca.space import KeySpace, key_space, principal_axes
+from clearhead_lab.experiments.estimates import over_runs, plot_range, significant
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.kernel_pca.projection_loss import capture_layers, random_map_values
 from clearhead_lab.experiments.study import Study, StudyRun, study_experiment, study_images, train_study, variants_named

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead.report.tables import decimals
+from clearhead.report.plots import finish_panel, make_panels
 from clearhead_lab.data.corpus import Corpus, read_corpus
-from clearhead_lab.experiments.estimates import Floor
+from clearhead_lab.experiments.estimates import Floor, decimals, plot_mean
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
     CLAMPED_KEYS,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clearhead._capture.recording import capture
 from clearhead.heads import Heads
-from clearhead.report.plots import finish_panel, make_panels, plot_range
+from clearhead.report.plots import finish_panel, make_panels
 from clearhead.report.tables import Field, Table
 from clearhead.shapes import Float
 from clearhead.theories.kernel_pca.controls import RandomMaps
@@ -24,6 +24,7 @@ from clearhead.theories.kernel_pca.loss import (
 )
 from clearhead.theories.kernel_pca.space import KeySpace, key_space
 from clearhead.theories.kernel_pca.spans import span_of
+from clearhead_lab.experiments.estimates import plot_range
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import Study, StudyRun, study_experiment, study_images, train_study, variants_named
 from clearhead_lab.training.evaluation import evaluating

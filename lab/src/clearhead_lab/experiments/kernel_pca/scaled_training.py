@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead_lab.experiments.estimates import DID_NOT_TRAIN
+from clearhead.report.plots import finish_panel, make_panels
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN, plot_mean
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
     Study,

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead.report.tables import Field, Table, decimals
+from clearhead.report.plots import finish_panel, make_panels
+from clearhead.report.tables import Field, Table
 from clearhead_lab.data.augmentation import image_transform
 from clearhead_lab.data.batches import all_samples
-from clearhead_lab.experiments.estimates import Floor
+from clearhead_lab.experiments.estimates import Floor, decimals, plot_mean
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
     CLAMPED_KEYS,

@@ -16,13 +16,14 @@ from clearhead.heads import Heads, LinearMap
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 from clearhead.loading.model import DEFAULT_MODEL, load_model
 from clearhead.numerics.spectrum import orthonormal_basis
-from clearhead.report.tables import Field, Table, decimals
+from clearhead.report.tables import Field, Table
 from clearhead.shapes import Float
 from clearhead.theories.example import Cache
 from clearhead.theories.kernel_pca.space import KeySpace, Principal, key_space, principal_axes
 from clearhead.theories.kernel_pca.spans import span_variance
 from clearhead.theories.theory import Windows
 from clearhead_lab.experiments.cache import measure_cells
+from clearhead_lab.experiments.estimates import decimals
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
 
 LAYERS = (0, 2, 4)

@@ -3,10 +3,10 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs
+from clearhead.report.plots import finish_panel, make_panels
+from clearhead.report.tables import Field, Table
 from clearhead.theories.max_margin import Norm
-from clearhead_lab.experiments.estimates import mean_field
+from clearhead_lab.experiments.estimates import decimals, mean_field, mean_of, over_runs, plot_mean
 from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.rules import Factored, NormalisedDescent
 from clearhead_lab.experiments.svm.descent.solutions import Method, cosines, solve_all, svm_experiment, train_by

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage
+from clearhead.report.tables import Field, Table, percentage
 from clearhead.theories.max_margin import Norm
-from clearhead_lab.experiments.estimates import mean_field
+from clearhead_lab.experiments.estimates import decimals, mean_field, mean_of, over_runs
 from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.rules import Factored
 from clearhead_lab.experiments.svm.descent.solutions import (

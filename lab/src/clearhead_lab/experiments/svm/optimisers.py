@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage
+from clearhead.report.tables import Field, Table, percentage
 from clearhead.theories.max_margin import Norm
-from clearhead_lab.experiments.estimates import mean_field
+from clearhead_lab.experiments.estimates import decimals, mean_field, mean_of, over_runs
 from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.rules import (
     Adam,

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from clearhead.report.plots import finish_panel, make_panels, plot_band
-from clearhead.report.tables import Field, Table, decimals
+from clearhead.report.tables import Field, Table
 from clearhead.theories.max_margin import attention_svm
+from clearhead_lab.experiments.estimates import decimals
 from clearhead_lab.experiments.experiment import Axes, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import CORRELATION, LOGISTIC, AttentionTask, LinearHead, Loss
 from clearhead_lab.experiments.svm.descent.dynamics import train, train_jointly

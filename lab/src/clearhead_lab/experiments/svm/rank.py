@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
-from clearhead.report.tables import Field, Table, over_runs
+from clearhead.report.plots import finish_panel, make_panels
+from clearhead.report.tables import Field, Table
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
+from clearhead_lab.experiments.estimates import over_runs, plot_mean
 from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.solutions import svm_experiment
 from clearhead_lab.experiments.svm.descent.tasks import draw_tasks

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.threads import one_thread
-from clearhead.report.tables import Field, Table, mean_of, over_runs
+from clearhead.report.tables import Field, Table
 from clearhead.report.wording import short
 from clearhead.shapes import Float
 from clearhead.theories.max_margin import Norm
-from clearhead_lab.experiments.estimates import mean_field
+from clearhead_lab.experiments.estimates import mean_field, mean_of, over_runs
 from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, evaluate
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored, Parameterisation, Parameters

@@ -21,13 +21,14 @@ from clearhead.audit.part import Pass
 from clearhead.audit.results import findings_of
 from clearhead.heads import Heads
 from clearhead.report.plots import finish_panel, make_panels, plot_band
-from clearhead.report.tables import Field, Table, decimals, over_runs, plus_minus
+from clearhead.report.tables import Field, Table
 from clearhead.theories.max_margin import claims as c
 from clearhead.theories.max_margin import make_theory
 from clearhead.theories.max_margin.on_heads.choices import Sampling
 from clearhead.theories.max_margin.on_heads.random_heads import space_of
 from clearhead.theories.theory import Claim
 from clearhead_lab.data.image_sets import ImageSet, digits
+from clearhead_lab.experiments.estimates import decimals, over_runs, plus_minus
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.models.vision import DIGITS_STUDY
 from clearhead_lab.experiments.study import train_run

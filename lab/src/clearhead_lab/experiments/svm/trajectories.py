@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from clearhead.report.plots import COLOURS, finish_panel, make_panels
-from clearhead.report.tables import Field, Table, decimals
+from clearhead.report.tables import Field, Table
+from clearhead_lab.experiments.estimates import decimals
 from clearhead_lab.experiments.experiment import Axes, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, LinearHead
 from clearhead_lab.experiments.svm.descent.solutions import (

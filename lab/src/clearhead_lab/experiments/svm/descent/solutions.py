@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
+from clearhead.report.plots import finish_panel, make_panels
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
 from clearhead_lab.experiments.cache import measure_cells
+from clearhead_lab.experiments.estimates import plot_mean
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, evaluate, evaluate_by_autograd
 from clearhead_lab.experiments.svm.descent.dynamics import Trajectory, train
