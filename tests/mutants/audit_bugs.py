@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant("sums: the error over all inputs for draws on few", "results:_control", "math.sqrt(counted / max(compared, 1))", "1", ("tests/audit/test_engine.py",)),
     Mutant("shown inputs: of every batch", "passes:measure", "record if index == 0 and start == 0 else None", "record", ("tests/audit/test_shown_inputs.py", "tests/audit/test_shards.py")),
     Mutant("fidelity: noise is never measured", "fidelity:check_fidelity", "not swap_error <= allowed", "False", ("tests/interfaces/test_families.py", "tests/audit/test_run.py")),
-    Mutant("estimate: one run for each draw", "estimate:_of_baseline", "max(with_two - plain, 0)", "max(with_two - plain, 0) / 2", ("tests/audit/test_estimate.py",)),
+    Mutant("estimate: one run for each draw", "estimate:_baseline_seconds", "max(with_two - plain, 0)", "max(with_two - plain, 0) / 2", ("tests/audit/test_estimate.py",)),
     Mutant("baseline: controls of the baseline are measured", "measuring:_pass_of", "baseline is None", "True", COMPARED),
     Mutant("engine: windows are inputs", "accumulator:Accumulator.collect", "self._add(examples[0][0], [next(samples) for _ in examples])", "[self._add(examples[0][0], [next(samples)]) for _ in examples]", ENGINE),
     Mutant("engine: the same draws for every group", "groups:Groups._end_group", "Random(last.seed, last.layer, OF_GROUPS, group.number)", "Random(last.seed, last.layer, OF_GROUPS, 0)", ("tests/theories/max_margin/test_groups.py",)),

@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant("terminal: control characters of a model's name", "terminal:_audited_briefly", "clean(record.model)", "record.model", (SUMMARY,)),
     Mutant("findings: the control that decides is the easiest to exceed", "findings:Finding.deciding_control", "max(tested, key=lambda c: (_one_sided(c, (self.value - c.value) * side > 0), side * c.value))", "min(tested, key=lambda c: (_one_sided(c, (self.value - c.value) * side > 0), side * c.value))", (FINDINGS,)),
     Mutant("findings: a contradicted head is compared on the theory's side", "findings:Finding.deciding_control", "side = -side", "side = +side", (FINDINGS,)),
-    Mutant("shown inputs: half characters are kept", "shown_inputs:_decoded", "str(text)[:most + 1].encode('utf-8', 'replace').decode('utf-8')", "str(text)[:most + 1]", (SHOWN,)),
+    Mutant("shown inputs: half characters are kept", "shown_inputs:_decoded", "str(text)[:limit + 1].encode('utf-8', 'replace').decode('utf-8')", "str(text)[:limit + 1]", (SHOWN,)),
     Mutant("shown inputs: keys in reverse order", "shown_inputs:_weights", "(..., keys)", "(..., keys.flip(0))", (SHOWN,)),
     Mutant("shown inputs: texts of later parts are lost", "part:Pass.merge", "self.texts += other.texts", "", (SHARDS,)),
     Mutant("pictures: the captured part of an axis ignores its variance", "measurement:_along_axes", "shares * along", "along", (SHOWN,)),

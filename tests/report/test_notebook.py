@@ -73,8 +73,8 @@ def test_a_table_of_findings_is_escaped_and_limited() -> None:
     parser.feed(shown)
     assert set(tags) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
     assert tags.count("tr") == 1 + len(findings)
-    assert "3 more rows: to_pandas() has all" in findings_html(FindingTable(findings), most=2)
-    assert findings_html(FindingTable(findings), most=2).count("<tr>") == 3
+    assert "3 more rows: to_pandas() has all" in findings_html(FindingTable(findings), limit=2)
+    assert findings_html(FindingTable(findings), limit=2).count("<tr>") == 3
 
 
 def test_a_record_without_findings_can_be_shown(record: AuditRecord) -> None:

@@ -245,5 +245,5 @@ def _nothing_seen(model: nn.Module, result: Capture) -> str:
     )
 
 
-def _listed(names: Sequence[str], most: int = 2) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _listed(names: Sequence[str], limit: int = 2) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -47,9 +47,9 @@ def _feed(pass_: Pass, theory: Theory, heads: Heads, inputs: int | None, ahead: 
         heads.name,
         heads.q.shape[1],
         controls=pass_.controls,
-        start=_of_layer(pass_.first, heads, inputs),
+        start=_layer_count(pass_.first, heads, inputs),
     )
-    number = max(accumulator.inputs - _of_layer(ahead, heads, inputs), 0)
+    number = max(accumulator.inputs - _layer_count(ahead, heads, inputs), 0)
     by_input = make_examples(
         heads,
         theory.windows,
@@ -80,6 +80,6 @@ def _feed(pass_: Pass, theory: Theory, heads: Heads, inputs: int | None, ahead: 
         accumulator.inputs = number + len(by_input)
 
 
-def _of_layer(count: int, heads: Heads, inputs: int | None) -> int:
+def _layer_count(count: int, heads: Heads, inputs: int | None) -> int:
     """Return how many inputs the layer has where the audit has `count`, in the ratio of this batch."""
     return count if inputs is None else count * (heads.q.shape[0] // heads.windows) // inputs

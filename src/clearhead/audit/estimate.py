@@ -71,7 +71,7 @@ def estimate(model: nn.Module, batches: Iterable[Any], options: AuditOptions) ->
     def grown(none: float, by_few: float, taken: float) -> float:
         return _extrapolated(none, by_few, taken, *numbers, options.control_inputs)
 
-    baseline_seconds = _of_baseline(model, few, min(BASELINE_INPUTS, totals[-1]), options)
+    baseline_seconds = _baseline_seconds(model, few, min(BASELINE_INPUTS, totals[-1]), options)
     return Estimate(
         inputs=totals[-1],
         tried=totals[len(tried) - 1],
@@ -104,7 +104,7 @@ def _with_baseline(peak: int | None, model: nn.Module, *, drawn: bool) -> int | 
     return None if peak is None else peak + 2 * weights * drawn
 
 
-def _of_baseline(model: nn.Module, batches: Sequence[Any], inputs: int, options: AuditOptions) -> float:
+def _baseline_seconds(model: nn.Module, batches: Sequence[Any], inputs: int, options: AuditOptions) -> float:
     """Return the seconds of the baseline on this number of inputs, from runs of the model itself on some batches."""
     compared = tuple(
         theory.key

@@ -233,18 +233,18 @@ def _tensors_of(batch: Any) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)]
 
 
-def first_inputs(batch: Any, most: int) -> Any:
+def first_inputs(batch: Any, limit: int) -> Any:
     """Return the batch with its first inputs alone if all its tensors have one row for each input, else the batch.
 
     A tensor with a second axis of the same length could belong to another axis of the others, such as tokens.
     """
     count = count_inputs(batch)
     shapes = [x.shape for x in _tensors_of(batch)]
-    if count <= most or not all(shape and shape[0] == count and count not in shape[1:] for shape in shapes):
+    if count <= limit or not all(shape and shape[0] == count and count not in shape[1:] for shape in shapes):
         return batch
 
     def cut(value: Any) -> Any:
-        return value[:most] if isinstance(value, Tensor) else value
+        return value[:limit] if isinstance(value, Tensor) else value
 
     if isinstance(batch, Mapping):
         return {name: cut(value) for name, value in batch.items()}

@@ -186,8 +186,8 @@ def input_texts(batch: Any, count: int, decode: Decode | None) -> list[str]:
     return texts
 
 
-def _decoded(decode: Decode, ids: Tensor, most: int) -> str:
-    """Return the text of some ids, cut to `most` characters and without half characters; their numbers if that fails.
+def _decoded(decode: Decode, ids: Tensor, limit: int) -> str:
+    """Return the text of some ids, cut to `limit` characters and without half characters; their numbers if that fails.
 
     A report without words is better than an audit without a report.
     """
@@ -195,8 +195,8 @@ def _decoded(decode: Decode, ids: Tensor, most: int) -> str:
         text = decode(ids.tolist())
     except Exception:
         text = " ".join(map(str, ids.tolist()))
-    text = str(text)[: most + 1].encode("utf-8", "replace").decode("utf-8")
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    text = str(text)[: limit + 1].encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def _token_ids(batch: Any, index: int) -> Tensor | None:

@@ -150,11 +150,11 @@ def prediction_error(samples: Array, *, error: float = 0.0) -> float:
     return math.sqrt(float(samples.var(ddof=1)) * (1 + 1 / len(samples)) + error**2)
 
 
-def evenly_spaced(samples: Array, *, most: int = 40) -> tuple[float, ...]:
-    """Return the samples in ascending order; of more than `most`, as many evenly spaced quantiles."""
+def evenly_spaced(samples: Array, *, limit: int = 40) -> tuple[float, ...]:
+    """Return the samples in ascending order; of more than `limit`, as many evenly spaced quantiles."""
     finite = np.sort(samples[np.isfinite(samples)])
-    if len(finite) > most:
-        finite = np.quantile(finite, (np.arange(most) + 0.5) / most)
+    if len(finite) > limit:
+        finite = np.quantile(finite, (np.arange(limit) + 0.5) / limit)
     return tuple(float(sample) for sample in finite)
 
 

@@ -73,9 +73,9 @@ def _values(matrix: Array) -> Array:
     return lapack.eigenvalues_of_tridiagonal(reduced.diagonal, reduced.off_diagonal)
 
 
-def _groups(matrices: Array, most: int) -> list[Array]:
-    """Split matrices into equal groups of at most `most`, a multiple of the threads in number."""
-    rounds = max(1, math.ceil(len(matrices) / (most * torch.get_num_threads())))
+def _groups(matrices: Array, limit: int) -> list[Array]:
+    """Split matrices into equal groups of at most `limit`, a multiple of the threads in number."""
+    rounds = max(1, math.ceil(len(matrices) / (limit * torch.get_num_threads())))
     return np.array_split(matrices, min(rounds * torch.get_num_threads(), max(len(matrices), 1)))
 
 

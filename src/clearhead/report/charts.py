@@ -79,7 +79,7 @@ def depth_chart(curve: DepthCurve) -> DepthChart:
             for i, line in enumerate(curve.lines)
         ),
         x_ticks=tuple(Tick(at=x(layer), text=str(layer)) for layer in curve.layers[::step]),
-        y_ticks=tuple(Tick(at=y(value), text=number(value, digits=2)) for value in _round_steps(low, high, most=5)),
+        y_ticks=tuple(Tick(at=y(value), text=number(value, digits=2)) for value in _round_steps(low, high, limit=5)),
     )
 
 
@@ -89,10 +89,10 @@ def depth_in_words(curve: DepthCurve) -> str:
     return f"{clean(curve.title)}, by layer: {'; '.join(lines)}"
 
 
-def _round_steps(low: float, high: float, *, most: int) -> list[float]:
-    """Return the multiples of a round step (1, 2 or 5 times a power of ten) within a range, at most `most` + 1."""
-    power = 10.0 ** math.floor(math.log10((high - low) / most))
-    step = next(m * power for m in (1, 2, 5, 10) if (high - low) / (m * power) <= most)
+def _round_steps(low: float, high: float, *, limit: int) -> list[float]:
+    """Return the multiples of a round step (1, 2 or 5 times a power of ten) within a range, at most `limit` + 1."""
+    power = 10.0 ** math.floor(math.log10((high - low) / limit))
+    step = next(m * power for m in (1, 2, 5, 10) if (high - low) / (m * power) <= limit)
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 

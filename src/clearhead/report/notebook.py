@@ -34,11 +34,11 @@ def notebook_html(record: AuditRecord) -> str:
 
 
 @renders(FindingTable, "html")
-def findings_html(findings: FindingTable, *, most: int = 100) -> str:
-    """Return findings as an HTML table without scripts or styles, at most `most` rows; every string is escaped."""
+def findings_html(findings: FindingTable, *, limit: int = 100) -> str:
+    """Return findings as an HTML table without scripts or styles, at most `limit` rows; every string is escaped."""
     names = ("theory", "statistic", "layer", "head", "value", "95 % interval", "control", "predicted", "verdict")
-    rows = Markup("").join(_row("td", _cells(finding)) for finding in findings.findings[:most])
-    note = f"{len(findings) - most:,} more rows: to_pandas() has all" if len(findings) > most else ""
+    rows = Markup("").join(_row("td", _cells(finding)) for finding in findings.findings[:limit])
+    note = f"{len(findings) - limit:,} more rows: to_pandas() has all" if len(findings) > limit else ""
     table = Markup("<table><thead>{}</thead><tbody>{}</tbody></table>").format(_row("th", names), rows)
     return str(Markup("<div>{}{}</div>").format(table, Markup("<p>{}</p>").format(note) if note else ""))
 

@@ -146,7 +146,7 @@ def _array(numbers: Tensor) -> Array:
     return array
 
 
-def _of_spans(entry: Entry, v: Tensor) -> Statistics:
+def _span_statistics(entry: Entry, v: Tensor) -> Statistics:
     span = span_of(entry.space, v)
     explained = explained_fraction(entry.queries, span)
     return {
@@ -156,7 +156,7 @@ def _of_spans(entry: Entry, v: Tensor) -> Statistics:
     }
 
 
-def _of_axes(entry: Entry, v: Tensor) -> Statistics:
+def _axis_statistics(entry: Entry, v: Tensor) -> Statistics:
     return {
         c.MEAN: mean_of_weighted_values(entry.space, v),
         c.ORTHOGONAL: axes_not_orthogonal(entry.space, v),
@@ -165,12 +165,12 @@ def _of_axes(entry: Entry, v: Tensor) -> Statistics:
     }
 
 
-def _of_alignment(entry: Entry, v: Tensor) -> Statistics:
+def _alignment(entry: Entry, v: Tensor) -> Statistics:
     linear, gaussian = _alignments(unbiased_cka, entry.principal.values, v)
     return {c.LINEAR_CKA: linear, c.KERNEL_CKA: gaussian, c.MATCHED: matched_cosine(entry.principal, v)}
 
 
-def _of_published_alignment(entry: Entry, v: Tensor) -> Statistics:
+def _published_alignment(entry: Entry, v: Tensor) -> Statistics:
     theorem = published_values(entry.space, entry.principal)
     linear, gaussian = _alignments(biased_cka, theorem, v)
     return {
@@ -187,17 +187,17 @@ def _alignments(cka: Callable[[Gram, Gram], Tensor], theorem: Tensor, v: Tensor)
         yield torch.stack([cka(gram(of_draw), expected) for of_draw in v])
 
 
-def _of_gammas(entry: Entry, v: Tensor) -> Statistics:
-    spread = gammas(entry.space, v)
+def _gamma_statistics(entry: Entry, v: Tensor) -> Statistics:
+    gamma = gammas(entry.space, v)
     return {
-        c.GAMMA: spread.difference.mean(dim=-1),
-        c.GAMMA_DEVIATION: spread.deviation.mean(dim=-1),
-        c.GAMMA_RELATIVE: spread.relative.mean(dim=-1),
-        c.GAMMA_RELATIVE_DEVIATION: spread.relative_deviation.mean(dim=-1),
+        c.GAMMA: gamma.difference.mean(dim=-1),
+        c.GAMMA_DEVIATION: gamma.deviation.mean(dim=-1),
+        c.GAMMA_RELATIVE: gamma.relative.mean(dim=-1),
+        c.GAMMA_RELATIVE_DEVIATION: gamma.relative_deviation.mean(dim=-1),
     }
 
 
-def _of_losses(entry: Entry, v: Tensor) -> Statistics:
+def _loss_statistics(entry: Entry, v: Tensor) -> Statistics:
     of_query, of_output = entry.queries.log_mean_square, log_output_square(entry.queries, v)
     return {
         c.LOSS: of_query.exp() - of_output.exp(),
@@ -206,7 +206,7 @@ def _of_losses(entry: Entry, v: Tensor) -> Statistics:
     }
 
 
-def _of_spectra(entry: Entry, v: Tensor) -> Statistics:
+def _spectrum_statistics(entry: Entry, v: Tensor) -> Statistics:
     space, count = entry.space, v.shape[-1]
     of_keys = top_eigenvalues(entry.principal.energy, space.log_unit)
     of_standardised = standardised(space.k, scale=space.scale, sinks=space.sinks, count=count)
@@ -216,12 +216,12 @@ def _of_spectra(entry: Entry, v: Tensor) -> Statistics:
 
 
 _MEASURES: Mapping[Callable[[Entry, Tensor], Statistics], tuple[Claim, ...]] = {
-    _of_spans: (c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS),
-    _of_axes: (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION),
-    _of_alignment: (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED),
-    _of_losses: (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT),
-    _of_gammas: (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION),
-    _of_published_alignment: (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA),
-    _of_spectra: (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()),
+    _span_statistics: (c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS),
+    _axis_statistics: (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION),
+    _alignment: (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED),
+    _loss_statistics: (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT),
+    _gamma_statistics: (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION),
+    _published_alignment: (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA),
+    _spectrum_statistics: (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()),
 }
 """The claims whose statistics are computed together."""

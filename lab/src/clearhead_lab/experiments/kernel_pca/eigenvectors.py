@@ -49,12 +49,12 @@ def measure_gammas(model: nn.Module, images: Float[Tensor, "b c y x"], *, seed: 
     """Return the spread of gamma for each layer: of the model, for random values and keys, and the theorem's values."""
     layers: dict[str, list[LayerGammas]] = {}
     for heads in capture_layers(model, images):
-        for name, numbers in _of_layer(heads, seed=seed).items():
+        for name, numbers in _layer_statistics(heads, seed=seed).items():
             layers.setdefault(name, []).append(numbers)
     return layers
 
 
-def _of_layer(heads: Heads, *, seed: int) -> dict[str, LayerGammas]:
+def _layer_statistics(heads: Heads, *, seed: int) -> dict[str, LayerGammas]:
     space = key_space(heads.k, scale=heads.scale)
     principal = principal_axes(space, heads.v.shape[-1])
     generator = torch.Generator().manual_seed(1000 * seed + heads.layer)

@@ -88,14 +88,14 @@ def projection_losses(
     |phi(q)|^2 within the span of the values' axes: the corrected loss is query_square - projected_square. `explained`
     is its share of query_square, by head.
     """
-    by_layer = [_of_layer(heads, draws=draws, seed=seed) for heads in capture_layers(model, images)]
+    by_layer = [_layer_statistics(heads, draws=draws, seed=seed) for heads in capture_layers(model, images)]
     means = {name: torch.stack([layer[name].mean() for layer in by_layer]).mean() for name in by_layer[0]}
     numbers = {name: torch.cat([layer[name].flatten() for layer in by_layer]) for name in by_layer[0]}
     medians = {MEDIAN + name: x.quantile(0.5) for name, x in numbers.items()}
     return {name: float(x) for name, x in {**means, **medians}.items()}
 
 
-def _of_layer(heads: Heads, *, draws: int, seed: int) -> dict[str, Tensor]:
+def _layer_statistics(heads: Heads, *, draws: int, seed: int) -> dict[str, Tensor]:
     """Return the numbers of the images and heads of one layer, for random values also of every draw."""
     space = key_space(heads.k, scale=heads.scale)
     queries = queries_in_space(space, heads.q.unsqueeze(-3))
