@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clearhead.report.plots import finish_panel, make_panels
+from clearhead.report.plots import Number, finish_panel, make_panels
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
 from clearhead_lab.experiments.cache import measure_cells
 from clearhead_lab.experiments.estimates import plot_mean
@@ -77,7 +77,7 @@ def selection(task: AttentionTask, run: Trajectory, solutions: Sequence[MaxMargi
 
 
 def draw_cosines(
-    curves: Mapping[str, Mapping[Norm, Curve]], steps: Sequence[float], *, title: str, x: str = "steps"
+    curves: Mapping[str, Mapping[str, Curve]], steps: Sequence[Number], *, title: str, x: str = "steps"
 ) -> Figure:
     """Plot the mean cosines to the SVMs of several norms by step: a panel for each name."""
     figure, panels = make_panels(len(curves), title=title)
