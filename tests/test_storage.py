@@ -141,6 +141,25 @@ def test_only_regular_files_of_a_limited_size_are_read(tmp_path: Path) -> None:
         read_bytes(tmp_path / "big", max_bytes=4)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_is_refused_without_being_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that waits for a reader would go on, and then fail."""
+    os.mkfifo(tmp_path / "pipe")
+    opened: list[Any] = []
+    monkeypatch.setattr(os, "open", lambda path, *_: opened.append(path))
+    with pytest.raises(InputError, match="not a regular file"):
+        read_bytes(tmp_path / "pipe")
+    assert opened == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_that_takes_the_place_of_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(Path, "stat", lambda path: os.stat(__file__))
+    with pytest.raises(InputError, match="not a regular file"):
+        read_bytes(tmp_path / "pipe")
+
+
 @pytest.mark.parametrize(("text", "reason"), [(b"{", "not valid JSON"), (b"\xff", "not valid JSON"),
                                               (b"[" * 200_000, "nested too deeply")])  # fmt: skip
 def test_invalid_json_raises_an_error(text: bytes, reason: str) -> None:

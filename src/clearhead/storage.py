@@ -83,9 +83,12 @@ def open_file(path: Path, *, max_bytes: int | None = None) -> Iterator[BufferedR
 
     Raise FileNotFoundError if it is missing, and InputError for a pipe, a device, a folder or more than `max_bytes`.
     """
-    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    # Without O_NONBLOCK, opening a named pipe that was put there after the first check waits for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening one may change what it is connected to
+            raise OSError("it is not a regular file")
         file = os.fdopen(os.open(path, flags | getattr(os, "O_CLOEXEC", 0)), "rb")
     except FileNotFoundError:
         raise

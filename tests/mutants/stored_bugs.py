@@ -16,6 +16,7 @@ MUTANTS = (
     Mutant("storage: a file outside the folder is read", "storage:check_checksums", "not (folder / name).resolve().is_relative_to(folder.resolve())", "False", STORAGE),
     Mutant("storage: a file is rewritten in place", "storage:write_bytes", "temporary.replace(path)", "path.write_bytes(content); temporary.unlink()", STORAGE),
     Mutant("storage: pipes are read", "storage:open_file", "not stat.S_ISREG(status.st_mode)", "False", STORAGE),
+    Mutant("storage: pipes are opened", "storage:open_file", "not stat.S_ISREG(mode) and (not stat.S_ISDIR(mode))", "False", STORAGE),
     Mutant("storage: a limit that is none", "storage:read_bytes", "max_bytes is not None and len(content) > max_bytes", "False", STORAGE),
     Mutant("storage: a lock that is shared", "storage:_locked", "fcntl.LOCK_SH if shared else fcntl.LOCK_EX", "fcntl.LOCK_SH", STORAGE),
     Mutant("training: the checkpoint before is not kept", "checkpoint:save_checkpoint", "write_tensors(path, tensors, metadata=metadata, previous=_previous(path))", "write_tensors(path, tensors, metadata=metadata)", (f"{LOOP}::test_a_damaged_checkpoint_is_replaced_by_the_one_before_it",)),
