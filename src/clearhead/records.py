@@ -26,7 +26,7 @@ class RecordError(DamagedFileError):
     """Values that are not the record they should be."""
 
 
-def read_record(kind: type[T], stored: Any, source: object, *, remedy: str, defaults: bool = False) -> T:
+def read_record(kind: Callable[..., T], stored: Any, source: object, *, remedy: str, defaults: bool = False) -> T:
     """Return plain values as `kind`. Raise RecordError, naming `source`, the place and the remedy, if they are not.
 
     kind: a dataclass, TypedDict, Enum, Literal, Mapping, Sequence, dict, list, tuple, union or plain type, of such

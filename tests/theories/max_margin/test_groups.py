@@ -22,6 +22,10 @@ from clearhead.theories.max_margin.on_heads.measurement import Group
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Sample, Samples, Theory
 from tests.measured import Measured
+from tests.once import once
+
+pytestmark = once
+"""Groups hold numbers here in place of choices, which annotations would refuse."""
 
 HEADS = 3
 CLAIM = Claim(theory="t", statistic="number", statement="", formula="", citation="", predicted=1.0)
