@@ -208,14 +208,22 @@ def test_a_deleted_checkpoint_starts_the_run_again(tmp_path: Path, whole: Whole)
     assert steps[0] == 1
 
 
+LOGGED = {"step": 1, "loss": 0.5, "seconds": 0.1}
+
+
 def test_a_log_that_cannot_be_true_is_refused(tmp_path: Path) -> None:
-    entries = [{"epoch": 1, "test accuracy": 0.7}, {"epoch": 2, "test accuracy": 7.2556}]
-    write_lines(tmp_path / "log.jsonl", entries)
-    with pytest.raises(InputError, match=r"test accuracy 7.2556 at epoch 2, outside 0 to 1"):
-        read_log(tmp_path)
-    write_lines(tmp_path / "log.jsonl", [{"epoch": 1}, {"epoch": 3}])
-    with pytest.raises(InputError, match="no entry for epoch 2"):
-        read_log(tmp_path)
+    first, second = {**LOGGED, "epoch": 1, "test accuracy": 0.7}, {**LOGGED, "epoch": 2}
+    wrong: list[tuple[Any, str]] = [
+        ({**second, "test accuracy": 7.2556}, r"test accuracy 7.2556 at epoch 2, outside 0 to 1"),
+        ({**second, "test accuracy": True}, r"test accuracy True at epoch 2, outside 0 to 1"),
+        ({**second, "epoch": 3}, "no entry for epoch 2"),
+        ({**second, "seconds": "1"}, r"1.seconds is '1', expected a number"),
+        ({"epoch": 2}, "1.step is missing"),
+    ]
+    for entry, message in wrong:
+        write_lines(tmp_path / "log.jsonl", [first, entry])
+        with pytest.raises(InputError, match=message):
+            read_log(tmp_path)
 
 
 def test_a_checkpoint_without_its_log_is_refused(tmp_path: Path, whole: Whole) -> None:
@@ -228,7 +236,7 @@ def test_a_checkpoint_without_its_log_is_refused(tmp_path: Path, whole: Whole) -
 def test_what_is_logged_after_the_checkpoint_is_logged_again(tmp_path: Path, whole: Whole) -> None:
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", die_at=12)
-    write_lines(tmp_path / "killed" / "log.jsonl", [*read_log(tmp_path / "killed"), {"epoch": 3}])
+    write_lines(tmp_path / "killed" / "log.jsonl", [*read_log(tmp_path / "killed"), {**LOGGED, "epoch": 3}])
     seen: list[int] = []
 
     def progress(*_: Any) -> None:

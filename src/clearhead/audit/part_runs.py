@@ -220,7 +220,7 @@ class _Runs:
         self._measure(model, run, stream, "measure")
         if part.shard.count == 1:
             part.manifest = replace(part.manifest, data=checksum.hexdigest())
-        elif run.batches and checksum.hexdigest() != self._scanned.checksums[run.batches - 1]:
+        elif run.batches and [checksum.hexdigest()] != self._scanned.checksums[run.batches - 1 : run.batches]:
             raise AuditError("the batches changed while they were read; give the same batches in every iteration")
         if self._workers is not None and part.shard.count == 1:
             self._workers.finish()
