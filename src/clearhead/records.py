@@ -9,7 +9,6 @@ import functools
 import math
 import types
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -53,11 +52,12 @@ def check_fields(made: T, source: object, *, remedy: str) -> T:
     kind: Any = type(made)
     hints, _, known = _schema(kind)
     for name in known:
-        with suppress(_NotFiniteError):
-            try:
-                _read(hints[name], getattr(made, name), name, False)
-            except _MisfitError as error:
-                raise RecordError(f"{source} cannot be read: {error}; {remedy}") from None
+        try:
+            _read(hints[name], getattr(made, name), name, False)
+        except _NotFiniteError:
+            continue
+        except _MisfitError as error:
+            raise RecordError(f"{source} cannot be read: {error}; {remedy}") from None
     return made
 
 
