@@ -1,10 +1,12 @@
 """What each shard measures, and which shards are merged, in what order."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import Tensor
 
@@ -13,10 +15,14 @@ from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.audit.shards import audit_shard, merge_parts, merge_shards, read_shards
 from clearhead.errors import InputError
+from clearhead.theories.catalogue import THEORIES
+from clearhead.theories.example import Example, Random
+from clearhead.theories.theory import Claim, Sample, Samples, Theory
 from tests.as_shipped.conftest import Attending, batches
 from tests.once import once
 
 pytestmark = once
+CLAIM = Claim(theory="t", statistic="process", statement="", formula="", citation="", predicted=1.0)
 SHORT: dict[str, Any] = {"theories": "attention-sinks", "baseline": None}
 
 
@@ -92,3 +98,18 @@ def test_machines_may_differ_and_are_both_named(tmp_path: Path) -> None:
     assert merged.manifest is not None
     assert str(merged.manifest.machine["processor"]).endswith("; another")
     assert str(merged.manifest.machine["threads"]).endswith("; 99")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+def test_layers_are_divided_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker for all would be as slow as none."""
+
+    def measure(example: Example, rng: Random) -> Samples:
+        return {CLAIM: Sample(value=np.full(example.q.shape[0], float(os.getpid())), controls={})}
+
+    theory = Theory(key="t", title="t", claims=(CLAIM,), measure=measure)
+    monkeypatch.setattr(THEORIES, "_registered", {})
+    THEORIES.register("t", theory)
+    record = audit(Attending(), batches(), theories=["t"], baseline=None, workers=2)
+    by_layer = {finding.layer: finding.value for finding in record.findings}
+    assert len({*by_layer.values(), float(os.getpid())}) == 3

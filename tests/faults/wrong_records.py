@@ -237,7 +237,7 @@ def _is_wrong(before: Any, value: Any) -> bool:
     if before is None:
         return False
     unlike = value is not None and _class(before) != _class(value)
-    return unlike or value is DEEP or (isinstance(value, int | float) and not -(2**63) <= value < 2**63)
+    return unlike or value is DEEP or (isinstance(value, int) and abs(value) >= 2**63)
 
 
 def _class(value: Any) -> type:

@@ -5,7 +5,7 @@ from tests.mutants.mutant import Mutant
 SHARDS = ("tests/audit/test_merging.py", "tests/audit/test_wrong_state.py", "tests/audit/test_shards.py")
 REQUIREMENTS = ("tests/audit/test_requirements.py",)
 GROUPS = ("tests/theories/max_margin/test_groups.py",)
-WORKERS = ("tests/audit/test_workers.py",)
+WORKERS = ("tests/audit/test_merging.py",)
 ATTACKS = ("lab/tests/robustness/test_attacks.py",)
 SANITY = ("lab/tests/robustness/test_sanity.py",)
 EVALUATION = ("lab/tests/robustness/test_evaluation.py",)

@@ -61,6 +61,7 @@ MUTANTS = (
     Mutant("reports: results into the report", "confirmed:require_other_folder", "out.resolve() == inside", "False", DATA),
     Mutant("reports: any model is harmless", "confirmed:_is_harmless", "value in DEMOS", "bool(value)", DATA),
     Mutant("models: flags for sizes", "transformer_block:config_from_json", "check_fields(kind(**settings), 'the config', remedy='correct it')", "kind(**settings)", MODELS),
+    Mutant("general: NaN of keys that nobody sees", "general:_divide_by_count", "torch.where(count > 0, out, 0)", "out", ("tests/operators/test_not_finite.py",)),
     Mutant("weights: an operator without any has zeros", "operator:_no_weights", "torch.nan", "0.0", WEIGHTS),
     Mutant("weights: gradients do not flow through them", "operator:_with_weights", "out.detach() + (mean - mean.detach())", "out", WEIGHTS),
 )  # fmt: skip

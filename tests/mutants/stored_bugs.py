@@ -23,7 +23,7 @@ MUTANTS = (
     Mutant("training: a damaged checkpoint replaces the one before", "checkpoint:_read", "_previous(path).replace(path)", "pass", (f"{LOOP}::test_a_damaged_checkpoint_is_replaced_by_the_one_before_it",)),
     Mutant("training: no lock", "loop:train", "lock_folder(folder) if processes.first else nullcontext()", "nullcontext()", (f"{LOOP}::test_two_trainings_do_not_share_a_folder",)),
     Mutant("training: accuracies of any size", "loop:read_log", "0 <= value <= 1", "0 <= value", (f"{LOOP}::test_a_log_that_cannot_be_true_is_refused",)),
-    Mutant("training: an epoch may be missing", "loop:read_log", "entry.get('epoch') != number", "False", (f"{LOOP}::test_a_log_that_cannot_be_true_is_refused",)),
+    Mutant("training: an epoch may be missing", "loop:read_log", "entry['epoch'] != number", "False", (f"{LOOP}::test_a_log_that_cannot_be_true_is_refused",)),
     Mutant("training: a lost log is not missed", "loop:_log_until", "len(log) < epochs", "False", (f"{LOOP}::test_a_checkpoint_without_its_log_is_refused",)),
     Mutant("training: epochs after the checkpoint stay in the log", "loop:_log_until", "len(stored) > epochs", "False", (f"{LOOP}::test_what_is_logged_after_the_checkpoint_is_logged_again",)),
     Mutant("recipe: decay on every weight", "loop:_optimizer", "{'params': [p for p in parameters if p.ndim != 2], 'weight_decay': 0.0}", "{'params': [p for p in parameters if p.ndim != 2], 'weight_decay': recipe.weight_decay}", RECIPE),

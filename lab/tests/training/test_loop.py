@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import shutil
 import sys
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines
+from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines, write_tensors
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead_lab.training.batches import TensorBatches, random_changes
 from clearhead_lab.training.evaluation import measure_accuracy
@@ -206,6 +207,19 @@ def test_a_deleted_checkpoint_starts_the_run_again(tmp_path: Path, whole: Whole)
     steps: list[int] = []
     _run(tmp_path / "run", progress=lambda step, steps_, loss: steps.append(step))
     assert steps[0] == 1
+
+
+def test_a_training_that_goes_on_counts_the_seconds_before(tmp_path: Path) -> None:
+    with pytest.raises(KilledError):
+        _run(tmp_path / "run", die_at=4)
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    tensors, metadata = read_tensors(path)
+    progress = {**json.loads(metadata["progress"]), "seconds": 1000.0}
+    write_tensors(path, tensors, metadata={**metadata, "progress": json.dumps(progress)})
+    _run(tmp_path / "run")
+    first, *others = read_log(tmp_path / "run")
+    assert first["seconds"] >= 1000
+    assert all(entry["seconds"] < 1000 for entry in others)
 
 
 LOGGED = {"step": 1, "loss": 0.5, "seconds": 0.1}
