@@ -124,5 +124,6 @@ def _read_soundfile(path: Path) -> tuple[NDArray[np.float64], int]:
                 raise RuntimeError(f"it has more than {MAX_SAMPLES:,} samples")
             samples, rate = file.read(always_2d=True), file.samplerate
     except (RuntimeError, OSError) as error:
-        raise InputError(f"cannot read the sound {path}: {error}; remove it or convert it") from None
+        reason = getattr(error, "error_string", error)
+        raise InputError(f"cannot read the sound {path}: {reason}; remove it or convert it") from None
     return samples, int(rate)

@@ -96,6 +96,15 @@ def test_no_group_has_the_random_numbers_of_an_input() -> None:
     assert len({*of_inputs, *of_groups}) == len(of_inputs) + len(of_groups) == 6 + 3
 
 
+def test_a_reason_of_several_parts_is_said_once() -> None:
+    first, second = Measured(theory_of(3, [])), Measured(theory_of(3, []))
+    for part in (first, second):
+        part.feed(call([7, 7, 7]))
+    [one], [other] = (part.run.layers_of(part.theory) for part in (first, second))
+    one.merge(other)
+    assert one.state()["reasons"] == [["too short", "seven"]]
+
+
 def test_groups_are_prepared_and_measured_on_one_thread() -> None:
     threads: list[int] = []
     before = torch.get_num_threads()
