@@ -15,6 +15,7 @@ from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.audit.shards import audit_shard, merge_parts, merge_shards, read_shards
 from clearhead.errors import InputError
+from clearhead.storage import read_tensors
 from clearhead.theories.catalogue import THEORIES
 from clearhead.theories.example import Example, Random
 from clearhead.theories.theory import Claim, Sample, Samples, Theory
@@ -79,10 +80,12 @@ def test_the_first_shard_alone_measures_the_whole_model(tmp_path: Path) -> None:
 
 
 def test_the_baseline_is_measured_on_as_many_inputs_with_shards_as_without(tmp_path: Path) -> None:
-    inputs = batches() + batches(1)  # 24, and the baseline gets 12
+    inputs = batches() + batches(1)  # 24, and the baseline gets 12: the second of three shards has 4 of them
     options: dict[str, Any] = {"baseline": [Attending(1), Attending(2)], "baseline_for": ["attention-sinks"]}
-    write(tmp_path, 2, inputs, **options)
+    write(tmp_path, 3, inputs, **options)
     merged, plain = merge_shards(tmp_path), audit(Attending(), inputs, **{**SHORT, **options})
+    trees = [read_tensors(tmp_path / f"shard-{number}-of-3.safetensors")[1]["tree"] for number in (1, 2, 3)]
+    assert ['"baseline": 0' in tree for tree in trees] == [True, True, False]
     merged_values, values = (of_baseline(record) for record in (merged, plain))
     assert merged_values == pytest.approx(values, rel=1e-12)
     other = audit(Attending(), inputs[3:], **{**SHORT, **options})

@@ -13,7 +13,7 @@ LOOP = ("lab/tests/training/test_loop.py",)
 CALIBRATION = ("tests/calibration/test_runs.py",)
 
 MUTANTS = (
-    Mutant("missed: every shard measures the baseline", "part_runs:_Runs._measure", "run.limit", "None if run.limit is None else run.limit + span.first", SHARDS),
+    Mutant("missed: every shard measures the baseline", "part_runs:measure_part", "sum(scanned.sizes[:shard.batches(len(scanned.sizes)).start]) < BASELINE_INPUTS", "True", SHARDS),
     Mutant("missed: every shard measures the whole model", "part_runs:_Runs.measure_model", "part.shard.number == 1", "True", SHARDS),
     Mutant("missed: control inputs are not compared", "parts:Part.differences", "name != 'workers'", "name not in ('workers', 'control_inputs')", SHARDS),
     Mutant("missed: losses are not compared", "parts:Part.differences", "name != 'workers'", "name not in ('workers', 'loss')", SHARDS),

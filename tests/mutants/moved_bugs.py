@@ -15,7 +15,7 @@ WEIGHTS = ("tests/swap/test_weights.py",)
 DATA = ("tests/as_shipped/test_reports_are_data.py",)
 DECODING = ("tests/data/test_decoding.py",)
 RECIPES = ("lab/tests/training/test_recipe_file.py",)
-MODELS = ("lab/tests/models/test_vit.py",)
+MODELS = ("lab/tests/models/test_crate.py",)
 
 MUTANTS = (
     Mutant("records: flags are numbers", "records:_number_or_text", "isinstance(value, bool) and kind is not bool", "False", RECORDS),
