@@ -41,7 +41,8 @@ sanitize: $(VENV)/.ready-to-test
 	$(BIN)/python tests/kernels/sanitize.py $(ARGS)
 
 # Prints counts, and a command to repeat each fault. `make test` runs a sample. PYTHONPATH may hold another source tree.
-FAULTS := current_folder hostile_folders hostile_reports stored_damage degenerate_numbers interruptions shards
+FAULTS := current_folder hostile_folders hostile_reports stored_damage degenerate_numbers interruptions shards \
+  hostile_inputs wrong_records
 faults: $(VENV)/.ready-to-test
 	@for name in $(FAULTS); do echo "$$name"; PYTHONPATH=.$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/faults/$$name.py || exit 1; done
 

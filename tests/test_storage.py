@@ -1,7 +1,9 @@
 """Stored files: what is written is read back, and damage never passes for content."""
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +109,41 @@ def test_a_folder_is_compared_with_its_checksums(tmp_path: Path) -> None:
         check_checksums(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "entry", ["x", None, 3, {}, {"name": "a"}, {"name": 3, "sha256": "x"}, {"name": "a", "sha256": None},
+              {"name": "\x1b[2J", "sha256": "x"}, {"name": "\ud800", "sha256": "x"}],
+)  # fmt: skip
+def test_a_list_of_checksums_that_is_none_is_refused(tmp_path: Path, entry: Any) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    write_lines(tmp_path / CHECKSUMS_FILE, [entry])
+    with pytest.raises(DamagedFileError, match="is not a list of files and their checksums"):
+        check_checksums(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["no offsets", "other offsets", "no metadata", "deep"])
+def test_a_file_with_a_checksum_that_holds_no_tensors_is_refused(tmp_path: Path, change: str) -> None:
+    """Whoever writes a file writes its checksum."""
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"x": torch.zeros(2)})
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header: Any = json.loads(content[8:end])
+    if change == "no offsets":
+        del header["x"]["data_offsets"]
+    elif change == "other offsets":
+        header["x"]["data_offsets"] = [0, 2**40]
+    elif change == "no metadata":
+        header = {"sha256": header["__metadata__"]["sha256"], "x": header["x"]}
+    text = json.dumps(header, separators=(",", ":"))
+    if change == "deep":
+        text = text.replace('"x":', '"y":' + "[" * 10**5 + "]" * 10**5 + ',"x":')
+    zeros = re.sub(r'(?<="sha256":")\w{64}', "0" * 64, text).encode()
+    written = len(zeros).to_bytes(8, "little") + zeros + content[end:]
+    path.write_bytes(written.replace(b"0" * 64, hashlib.sha256(written).hexdigest().encode(), 1))
+    with pytest.raises(InputError, match=r"a\.safetensors holds no tensors|a\.safetensors: .* nested"):
+        read_tensors(path)
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_bytes(tmp_path / "a", b"1")
 
@@ -139,6 +176,26 @@ def test_only_regular_files_of_a_limited_size_are_read(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "big", max_bytes=5) == b"12345"
     with pytest.raises(InputError, match="more than 4 bytes"):
         read_bytes(tmp_path / "big", max_bytes=4)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_is_refused_without_being_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that waits for a reader would go on, and then fail."""
+    os.mkfifo(tmp_path / "pipe")
+    opened: list[Any] = []
+    monkeypatch.setattr(os, "open", lambda path, *_: opened.append(path))
+    with pytest.raises(InputError, match="not a regular file"):
+        read_bytes(tmp_path / "pipe")
+    assert opened == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_that_takes_the_place_of_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    regular = Path(__file__).stat()
+    monkeypatch.setattr(Path, "stat", lambda path: regular)
+    with pytest.raises(InputError, match="not a regular file"):
+        read_bytes(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(("text", "reason"), [(b"{", "not valid JSON"), (b"\xff", "not valid JSON"),

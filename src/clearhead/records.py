@@ -14,12 +14,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from clearhead.storage import DamagedFileError
 
-__all__ = ["RecordError", "read_record"]
+__all__ = ["RecordError", "check_fields", "read_record"]
 
 T = TypeVar("T")
 MAX_WHOLE = 2**63
 """Whole numbers of a record have at most 64 bits."""
 _NAMES = {str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "nothing"}
+_PLAIN = (*_NAMES, list, tuple, dict, Mapping, Sequence)
 
 
 class RecordError(DamagedFileError):
@@ -43,14 +44,38 @@ def read_record(kind: Callable[..., T], stored: Any, source: object, *, remedy: 
     return value
 
 
+def check_fields(made: T, source: object, *, remedy: str) -> T:
+    """Return a dataclass made of a record. Raise RecordError if a field is not what the class annotates.
+
+    Numbers may be NaN or infinite. Instances of other classes are taken as they are.
+    """
+    kind: Any = type(made)
+    hints, _, known = _schema(kind)
+    for name in known:
+        try:
+            _read(hints[name], getattr(made, name), name, False)
+        except _NotFiniteError:
+            continue
+        except _MisfitError as error:
+            raise RecordError(f"{source} cannot be read: {error}; {remedy}") from None
+    return made
+
+
 class _MisfitError(Exception):
     """A value that is not what its place needs."""
+
+
+class _NotFiniteError(_MisfitError):
+    """A number that is NaN or infinite."""
 
 
 def _read(kind: Any, value: Any, place: str, defaults: bool) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return _plain(value, place)
+    base = origin or kind
+    if isinstance(base, type) and base not in _PLAIN and not is_typeddict(base) and isinstance(value, base):
+        return value  # made of a record before
     if origin in (Union, types.UnionType):
         return _one_of(kind, parts, value, place, defaults)
     if origin is Literal:
@@ -63,7 +88,6 @@ def _read(kind: Any, value: Any, place: str, defaults: bool) -> Any:
         if value in [str(member.value) for member in kind]:
             return kind(value)
         raise _misfit(place, value, " or ".join(repr(str(member.value)) for member in kind))
-    base = origin or kind
     if base in (list, tuple, Sequence):
         return _entries(base, parts, value, place, defaults)
     if base in (dict, Mapping):
@@ -144,7 +168,7 @@ def _plain(value: Any, place: str) -> Any:
     if isinstance(value, int) and not -MAX_WHOLE <= value < MAX_WHOLE:
         raise _MisfitError(f"{place or 'it'} is a number of more than 64 bits")
     if isinstance(value, float) and not math.isfinite(value):
-        raise _MisfitError(f"{place or 'it'} is {value}, not a finite number")
+        raise _NotFiniteError(f"{place or 'it'} is {value}, not a finite number")
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _plain(entry, place)
     return value

@@ -83,9 +83,12 @@ def open_file(path: Path, *, max_bytes: int | None = None) -> Iterator[BufferedR
 
     Raise FileNotFoundError if it is missing, and InputError for a pipe, a device, a folder or more than `max_bytes`.
     """
-    # Without O_NONBLOCK, opening a named pipe waits for a writer.
+    # Without O_NONBLOCK, opening a named pipe that was put there after the first check waits for a writer.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # opening one may change what it is connected to
+            raise OSError("it is not a regular file")
         file = os.fdopen(os.open(path, flags | getattr(os, "O_CLOEXEC", 0)), "rb")
     except FileNotFoundError:
         raise
@@ -189,6 +192,7 @@ def write_tensors(
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the tensors and the metadata that `write_tensors` wrote. Raise as `read_lines` does."""
+    from safetensors import SafetensorError
     from safetensors.torch import load
 
     content = read_bytes(path)
@@ -198,9 +202,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise DamagedFileError(f"{path} has no checksum: it is damaged, or another program wrote it")
     if _sha256(content.replace(hashes[0], _NO_HASH.encode(), 1)) != hashes[0].decode():
         raise _damaged(path)
-    metadata = json.loads(header)["__metadata__"]
-    del metadata["sha256"]
-    return load(content), metadata
+    try:
+        metadata = parse_json(header, path)["__metadata__"]
+        del metadata["sha256"]
+        return load(content), metadata
+    except (KeyError, TypeError, SafetensorError) as error:
+        raise DamagedFileError(f"{path} holds no tensors ({error}): another program wrote it") from None
 
 
 def write_checksums(folder: Path, names: Sequence[str]) -> None:
@@ -218,7 +225,9 @@ def check_checksums(folder: Path) -> bool:
     if not path.exists():
         return False
     for entry in read_lines(path):
-        name, expected = entry["name"], entry["sha256"]
+        name, expected = (entry.get(key) if isinstance(entry, dict) else None for key in ("name", "sha256"))
+        if not (isinstance(name, str) and isinstance(expected, str) and name.isprintable()):
+            raise DamagedFileError(f"{path} is not a list of files and their checksums; delete it")
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise InputError(f"{path} lists {name}, which is outside {folder}; delete {path.name}")
         try:

@@ -156,6 +156,7 @@ def test_results_never_go_where_the_report_says(
     assert command("compare", "report", "small_models:model", *BATCHES).code == 0
     for name in ("clearhead-rerun", "clearhead-comparison"):
         (tmp_path / "report" / name).symlink_to(elsewhere, target_is_directory=True)
+    assert "would be overwritten" in refused(command("rerun", "report", *MODEL, *BATCHES, "--out", "report"))
     monkeypatch.chdir(tmp_path / "report")
     assert "is a part of the report" in refused(command("rerun", ".", *MODEL, *BATCHES))
     assert "is a part of the report" in refused(command("compare", ".", "small_models:model", *BATCHES))

@@ -125,6 +125,9 @@ def test_other_settings_are_refused_and_more_repeats_are_added(tmp_path):
     ):
         with pytest.raises(InputError, match="choose another folder with --out"):
             calibrate(changed, [], path=path)
+    dataclasses.replace(Calibration.read(path), version="0.0.1").write(path)
+    with pytest.raises(InputError, match="with another seed, model or version"):
+        calibrate(wanted, [], path=path)
 
 
 def test_further_repeats_plant_other_heads(monkeypatch):

@@ -67,6 +67,15 @@ def test_damaged_bytes_raise_one_line_or_decode(kind: str) -> None:
             assert "remove it or convert it" in str(error)  # noqa: PT017
 
 
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("L", (7, 5)).save(tmp_path / "a.png")
+    monkeypatch.setattr("clearhead.data.decoding.MAX_PIXELS", 34)
+    with pytest.raises(CorruptImageError, match="more than 34 pixels"):
+        decode_pixels(tmp_path / "a.png")
+
+
 def test_a_missing_file_is_not_corrupt(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.jpg does not exist; unpack or copy the whole set again") as error:
         decode_pixels(tmp_path / "a.jpg")

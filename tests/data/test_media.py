@@ -1,5 +1,6 @@
 """Images and sound from files."""
 
+import os
 import wave
 from pathlib import Path
 
@@ -74,6 +75,40 @@ def test_damaged_files_are_named(tmp_path: Path, name: str) -> None:
     read = read_image if name.endswith("png") else lambda path: read_audio(path, RATE)
     with pytest.raises(InputError, match=name):
         read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (24, 0, "0 samples per second"), (24, 1, "1 samples per second"), (24, 2**32 - 1, "4,294,967,295 samples"),
+        (24, 10**6, "1,000,000 samples"), (34, 64, "64 bits"), (34, 0, "unimplemented format"), (34, 2**15, "bits"),
+        (22, 0, "Channel count is zero"),
+    ],
+)  # fmt: skip
+def test_sound_of_impossible_rates_and_widths_is_refused(tmp_path: Path, at: int, value: int, message: str) -> None:
+    path = tmp_path / "a.wav"
+    write_wav(path, np.zeros((64, 1)))
+    content = bytearray(path.read_bytes())
+    size = 4 if at == 24 else 2
+    content[at : at + size] = value.to_bytes(size, "little")
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.wav") as error:
+        read_audio(path, RATE)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_sound_that_grows_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_wav(tmp_path / "a.wav", np.zeros((64, 1)))
+    monkeypatch.setattr("clearhead.data.media.MAX_SAMPLES", 63)
+    with pytest.raises(InputError, match=r"64 in all; expected .* at most 63"):
+        read_audio(tmp_path / "a.wav", RATE)
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.wav")
+    with pytest.raises(InputError, match="not a regular file"):
+        read_audio(tmp_path / "a.wav", RATE)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from clearhead.data.text import read_passages
@@ -72,6 +73,38 @@ class TestEveryTable:
         with pytest.raises(InputError) as caught:
             read_passages(path, "review")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "dataset"])
+@pytest.mark.parametrize("limit", ["MAX_ROWS", "MAX_INPUT_BYTES"])
+def test_a_table_that_expands_beyond_the_limits_is_refused(
+    tmp_path: Path, name: str, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = MAKERS[name](tmp_path / name)
+    assert len(read_passages(path, "review")) == len(TEXTS)
+    monkeypatch.setattr(f"clearhead.data.parquet.{limit}", 1)
+    with pytest.raises(InputError, match="expands to more than"):
+        read_passages(path, "review")
+
+
+def test_a_small_parquet_file_of_many_equal_texts_is_refused_early(tmp_path: Path) -> None:
+    indices = pyarrow.array(np.zeros(11_000_000, dtype=np.int32))
+    column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(["x" * 1000]))
+    pyarrow.parquet.write_table(pyarrow.table({"review": column}), tmp_path / "t.parquet", compression="zstd")
+    assert (tmp_path / "t.parquet").stat().st_size < 2 * 10**6  # and 11 GB in memory
+    with pytest.raises(InputError, match="expands to more than 10,000,000 rows"):
+        read_passages(tmp_path / "t.parquet", "review")
+
+
+def test_a_dataset_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
+    path = _dataset(tmp_path / "dataset")
+    (tmp_path / "other").mkdir()
+    for arrow in list(path.glob("*.arrow")):
+        arrow.rename(tmp_path / "other" / arrow.name)
+    for named in (f"../other/{arrow.name}", str(tmp_path / "other" / arrow.name)):
+        (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": named}]}))
+        with pytest.raises(InputError):
+            read_passages(path, "review")
 
 
 def test_numbers_are_not_text(tmp_path: Path) -> None:

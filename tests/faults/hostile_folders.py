@@ -4,23 +4,20 @@
 ClearheadError, a message of several lines, more than 20 seconds, or more than 1 GB of additional memory.
 """
 
-import argparse
 import json
 import math
 import os
 import random
 import resource
 import shutil
-import signal
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from clearhead.errors import ClearheadError
 from clearhead.loading.model import load_model
+from tests.faults.attempts import HangError, limited, try_all
 from tests.faults.current_folder import make_model_folder
 
 SECONDS, BYTES = 20, 2**30
@@ -71,10 +68,6 @@ ATTACKS: tuple[Callable[[random.Random, Path], None], ...] = (
 )
 
 
-def _too_long(*_: object) -> None:
-    raise TimeoutError(f"more than {SECONDS} s")
-
-
 def outcome(folder: Path, seed: int) -> str:
     """Change the folder by the seed and load it. Return "loaded", "refused", or a description of the fault."""
     rng = random.Random(seed)
@@ -84,48 +77,34 @@ def outcome(folder: Path, seed: int) -> str:
         except (OSError, ValueError, AttributeError, TypeError, IndexError):
             continue  # an earlier change left nothing to change
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(SECONDS)
     try:
-        loaded = load_model(str(folder), max_tokens=8)
-        if loaded.encode is not None:
-            loaded.encode(["the a", "a"])
+        with limited(SECONDS):
+            loaded = load_model(str(folder), max_tokens=8)
+            if loaded.encode is not None:
+                loaded.encode(["the a", "a"])
         result = "loaded"
+    except HangError:
+        result = f"more than {SECONDS} s"
     except ClearheadError as error:
         result = "refused" if "\n" not in str(error) else f"several lines: {error}"
     except Exception as error:
         result = f"{type(error).__name__}: {error}"
-    finally:
-        signal.alarm(0)
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory)
     return result if grown < BYTES else f"{grown / BYTES:.1f} GB more memory"
 
 
-def main() -> int:
-    """Try the folders; return 1 if there was a fault."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first folder, to repeat one")
-    arguments = parser.parse_args()
-    results = Counter[str]()
-    with tempfile.TemporaryDirectory() as temporary:
-        original, folder = Path(temporary) / "original", Path(temporary) / "folder"
-        original.mkdir()
-        make_model_folder(original)
-        for seed in range(arguments.first, arguments.first + arguments.count):
-            shutil.copytree(original, folder)
-            result = outcome(folder, seed)
-            if result not in ("loaded", "refused"):
-                print(f"fault: --first {seed} --count 1: {result[:300]}")
-                result = "faults"
-            results[result] += 1
-            shutil.rmtree(folder)
-    print(
-        f"{arguments.count} folders, seeds from {arguments.first}: "
-        + ", ".join(f"{number} {name}" for name, number in sorted(results.items()))
-    )
-    return int(results["faults"] > 0)
+def _prepare(folder: Path) -> Callable[[int], str]:
+    (folder / "original").mkdir()
+    make_model_folder(folder / "original")
+
+    def attempt(seed: int) -> str:
+        shutil.copytree(folder / "original", folder / "folder")
+        result = outcome(folder / "folder", seed)
+        shutil.rmtree(folder / "folder")
+        return result
+
+    return attempt
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(try_all(__doc__, _prepare, count=200, noun="folders", good={"loaded", "refused"}))

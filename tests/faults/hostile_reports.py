@@ -5,29 +5,23 @@ without being confirmed, a file written outside the chosen folder, a traceback, 
 more than 60 seconds. Half of the refused commands are followed by the command that the refusal prints.
 """
 
-import argparse
 import contextlib
-import io
 import json
 import os
 import random
 import shlex
 import shutil
-import signal
 import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clearhead.cli.failure import exit_code_of
 from clearhead.cli.main import app
 from clearhead.stored_json import read_json, write_json
+from tests.faults.attempts import HangError, in_child, limited, run, try_all, wrong_end
 from tests.faults.current_folder import make_model_folder
 
-SECONDS = 60
 AUDIT = ("--theory", "symmetry", "--inputs", "2", "--baseline", "none", "--workers", "1", "--max-tokens", "8")
 MARKER = "import pathlib\npathlib.Path({log!r}).write_text('ran')\nload = batches = loss = None\n"
 FUNCTIONS = (
@@ -41,10 +35,6 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "device": ("evil:load", "meta", "\x1b[2J"), "column": ("\x1b[2J",), "max_tokens": (0, "8"),
 }  # fmt: skip
 """Values of the options that name nothing."""
-
-
-class _HangError(BaseException):
-    """More than `SECONDS`; no other code catches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +73,7 @@ def make_world(root: Path) -> World:
     write_json(swap / "clearhead-swap.json", {"swaps": [{"operator": {"operator": "scaled"}, "layers": ["x"]}]})
     os.mkfifo(swap / "weights.safetensors")
     arguments = ("audit", str(world.model), "--text", str(world.text), *AUDIT, "--out", "report")
-    ended = _in_child(lambda: str(_run(world.root, arguments)))
+    ended = in_child(lambda: str(_run(world.root, arguments)))
     assert (world.report / "manifest.json").exists(), ended
     return world
 
@@ -178,10 +168,8 @@ def _plant(world: World, folders: list[Path]) -> None:
 def _run(folder: Path, arguments: tuple[str, ...]) -> tuple[int, str]:
     """Run a command in this process. Return its exit code, and what it printed to standard error."""
     os.chdir(folder)
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = exit_code_of(lambda: app(arguments, prog_name="clearhead", standalone_mode=False))
-    return code, err.getvalue()
+    code, _, err = run(lambda: app(arguments, prog_name="clearhead", standalone_mode=False))
+    return code, err
 
 
 def _snapshot(world: World, *chosen: Path) -> dict[str, tuple[int, int]]:
@@ -212,10 +200,6 @@ def _watch(world: World) -> list[str]:
     return opened
 
 
-def _too_long(*_: object) -> None:
-    raise _HangError
-
-
 def _attempt(world: World, seed: int) -> str:
     """Change the report by the seed and use it, in this process, which must end afterwards."""
     rng = random.Random(seed)
@@ -237,33 +221,21 @@ def _attempt(world: World, seed: int) -> str:
     chosen = (world.out,) if out else tuple(folder for folder in defaults if not folder.is_symlink())
     before = _snapshot(world, *chosen)
     opened = _watch(world)
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(SECONDS)
     try:
-        code, err = _run(current, arguments)
-        faults = ["opened what was not confirmed"] if opened and not trust else []
-        faults += _faults(code, err)
-        if follow and code == 2 and "type clearhead " in err:
-            words = shlex.split(err.partition("type clearhead ")[2].partition(", or confirm")[0])
-            faults += _faults(*_run(current, tuple(words)))
-    except _HangError:
+        with limited():
+            code, err = _run(current, arguments)
+            faults = ["opened what was not confirmed"] if opened and not trust else []
+            faults += wrong_end(code, err)
+            if follow and code == 2 and "type clearhead " in err:
+                words = shlex.split(err.partition("type clearhead ")[2].partition(", or confirm")[0])
+                faults += wrong_end(*_run(current, tuple(words)))
+    except HangError:
         faults = ["hang"]
-    finally:
-        signal.alarm(0)
     if world.log.exists():
         return f"executed: {shlex.join(arguments)}"
     if changed := {path for path, _ in _snapshot(world, *chosen).items() ^ before.items()}:
         return f"wrote elsewhere: {shlex.join(arguments)}: {sorted(changed)[:3]}"
     return faults[0] if faults else "refused" if code == 2 else "repeated"
-
-
-def _faults(code: int, err: str) -> list[str]:
-    lines = err.splitlines()
-    if "Traceback" in err or code not in (0, 1, 2):
-        return [f"traceback: {lines[-2:]}"]
-    if code == 2 and sum(line.startswith("clearhead: ") for line in lines) != 1:
-        return [f"not one line: {err}"]
-    return ["control characters"] if any(not line.isprintable() for line in lines) else []
 
 
 def outcome(original: Path, root: Path, seed: int) -> str:
@@ -272,26 +244,8 @@ def outcome(original: Path, root: Path, seed: int) -> str:
     for pipe in (path.relative_to(original) for path in _walk(original) if path.is_fifo() and not path.is_symlink()):
         os.mkfifo(root / pipe)
     _change(World(root), lambda options: options.update(_moved(options, original, root)))
-    result = _in_child(lambda: _attempt(World(root), seed))
+    result = in_child(lambda: _attempt(World(root), seed))
     shutil.rmtree(root)
-    return result or "the process died"
-
-
-def _in_child(work: Callable[[], str]) -> str:
-    """Return what a function returns in a process of its own, which leaves no module, path or handler here."""
-    answer, into = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            result = work()
-        except BaseException as error:
-            result = f"{type(error).__name__}: {error}"
-        os.write(into, result[:1000].encode())
-        os._exit(0)
-    os.close(into)
-    with os.fdopen(answer, "rb") as stream:
-        result = stream.read().decode(errors="replace")
-    os.waitpid(child, 0)
     return result
 
 
@@ -304,28 +258,10 @@ def _moved(options: dict[str, Any], original: Path, root: Path) -> dict[str, Any
     return moved
 
 
-def main() -> int:
-    """Try the reports; return 1 if there was a fault."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first report, to repeat one")
-    arguments = parser.parse_args()
-    results = Counter[str]()
-    with tempfile.TemporaryDirectory() as temporary:
-        original = Path(temporary) / "original"
-        make_world(original)
-        for seed in range(arguments.first, arguments.first + arguments.count):
-            result = outcome(original, Path(temporary) / "world", seed)
-            if result not in ("refused", "repeated"):
-                print(f"fault: --first {seed} --count 1: {result}", flush=True)
-                result = "faults"
-            results[result] += 1
-    print(
-        f"{arguments.count} reports, seeds from {arguments.first}: "
-        + ", ".join(f"{number} {name}" for name, number in sorted(results.items()))
-    )
-    return int(results["faults"] > 0)
+def _prepare(folder: Path) -> Callable[[int], str]:
+    make_world(folder / "original")
+    return lambda seed: outcome(folder / "original", folder / "world", seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(try_all(__doc__, _prepare, count=200, noun="reports", good={"refused", "repeated"}))

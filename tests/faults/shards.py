@@ -3,13 +3,11 @@
 `python tests/faults/shards.py` tries 100 and prints counts.
 """
 
-import argparse
 import random
 import shutil
-import signal
 import sys
 import tempfile
-from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ from clearhead.audit.shards import audit_shard, merge_shards
 from clearhead.audit.state_file import write_state
 from clearhead.errors import ClearheadError
 from clearhead.report.json_file import audit_as_json
+from tests.faults.attempts import HangError, limited, try_all
 
 COUNT, INPUTS, TOKENS, WIDTH = 3, 12, 7, 6
-SECONDS = 60
-GOOD = ("same", "refused")
+GOOD = {"same", "refused"}
 
 
 def write_audits(folder: Path) -> None:
@@ -88,10 +86,10 @@ def _overlapping(rng: random.Random, folder: Path, shard: Shard, audits: Path) -
     """Write a file with a valid checksum whose inputs are those of another shard, or more or fewer than its own."""
     part = read_part(folder / Shard(shard.number % COUNT + 1, COUNT).file_name)
     state: dict[str, Any] = {**part.state(), "shard": [shard.number, COUNT]}
-    [run] = state["runs"]
+    [audited] = state["passes"]
     kind = rng.randrange(3)
     if kind == 1:
-        run["covered"] = [run["covered"][0] + rng.randrange(1, 5), run["covered"][1]]
+        audited["inputs"] += rng.randrange(1, 5)
     elif kind == 2:
         state["sizes"] = [size + 1 for size in state["sizes"]]
     write_state(folder / shard.file_name, state)
@@ -108,55 +106,33 @@ KINDS = {
 }  # fmt: skip
 
 
-def outcome(seed: int, audits: Path, expected: dict[str, Any]) -> tuple[str, str]:
-    """Return the kind of case that the seed generates and its outcome; all but `GOOD` are faults."""
+def outcome(seed: int, audits: Path, expected: dict[str, Any]) -> str:
+    """Return how the case that the seed generates ends, with its kind if that is a fault: not one of `GOOD`."""
     kind = list(KINDS)[seed % len(KINDS)]
     rng = random.Random(seed)
-
-    def give_up(*_: Any) -> None:
-        raise TimeoutError
-
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "shards"
         shutil.copytree(audits / "audit", folder)
         KINDS[kind](rng, folder, Shard(rng.randrange(1, COUNT + 1), COUNT), audits)
-        before = signal.signal(signal.SIGALRM, give_up)
-        signal.alarm(SECONDS)
         try:
-            result = "same" if merged(folder) == expected else "silent"
-        except TimeoutError:
+            with limited():
+                result = "same" if merged(folder) == expected else "silent"
+        except HangError:
             result = "hang"
         except ClearheadError as error:
             result = "refused" if "\n" not in str(error) else "several lines"
         except Exception as error:
             result = f"foreign {type(error).__name__}: {error}"
-        finally:
-            signal.alarm(0)
-            signal.signal(signal.SIGALRM, before)
     if kind != "unharmed" and result == "same":
         result = "silent"
-    return kind, result
+    return result if result in GOOD else f"{kind}: {result}"
 
 
-def main() -> int:
-    """Try everything; return 1 if there is a fault."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first")
-    options = parser.parse_args()
-    results = Counter[str]()
-    with tempfile.TemporaryDirectory() as temporary:
-        write_audits(Path(temporary))
-        expected = merged(Path(temporary) / "audit")
-        for seed in range(options.first, options.first + options.count):
-            kind, result = outcome(seed, Path(temporary), expected)
-            results[result if result in GOOD else "fault"] += 1
-            if result not in GOOD:
-                print(f"fault: --first {seed} --count 1: {kind}: {result}")
-    counts = ", ".join(f"{number} {name}" for name, number in sorted(results.items()))
-    print(f"{options.count} folders of shards, seeds from {options.first}: {counts}")
-    return int(results["fault"] > 0)
+def _prepare(folder: Path) -> Callable[[int], str]:
+    write_audits(folder)
+    expected = merged(folder / "audit")
+    return lambda seed: outcome(seed, folder, expected)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(try_all(__doc__, _prepare, count=100, noun="folders of shards", good=GOOD))

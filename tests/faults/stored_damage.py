@@ -67,7 +67,13 @@ def _read_run(folder: Path) -> Any:
     run = {name: getattr(RECIPE, name) for name in Recipe.__dataclass_fields__} | {"steps": 2}
     state = State(model=model, optimizer=stepper.optimizer)
     progress = load_checkpoint(folder / "checkpoint.safetensors", state, run=run, notice=_older)
-    return progress, _weights(model), str(stepper.optimizer.state_dict()), read_log(folder)
+    optimizer = stepper.optimizer.state_dict()["state"]
+    return (
+        progress,
+        _weights(model),
+        str(sorted((n, sorted(optimizer[n].items())) for n in optimizer)),
+        read_log(folder),
+    )
 
 
 def _make_folder_with_checksums(folder: Path) -> None:

@@ -5,14 +5,10 @@ the checksum fits. Reports have a family of their own (`hostile_reports.py`).
 """
 
 import copy
-import json
 import os
-import re
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +16,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import clearhead
-from clearhead.audit.checkpoint import read_part
-from clearhead.audit.run import audit
-from clearhead.audit.stored import read_audit
-from clearhead.calibration.results import Calibration
-from clearhead.loading.model import load_model
 from clearhead.loading.objects import LoadError, load_object
-from clearhead.report.folder import write_report
-from clearhead.storage import read_tensors, sha256_of_file, write_tensors
-from clearhead.stored_json import read_json, write_json
-from clearhead_lab.experiments.cache import cached
-from clearhead_lab.experiments.models.sceptr import load_variant, variants
-from clearhead_lab.robustness.record import Robustness
-from clearhead_lab.robustness.results import AttackResult
-from clearhead_lab.training.recipe_file import read_recipe_file
-from clearhead_lab.training.run import build_model
-from tests.as_shipped.conftest import Attending, batches
-from tests.faults.stored_damage import STATES
+from clearhead_lab.experiments.models.sceptr import variants
+from tests.faults.stored_files import FILES
 from tests.once import once
 
 pytestmark = once
 
 MOST = 60
 """Places of a file that are tried one by one; more are tried all at once."""
-Dump = Callable[[Any], None]
 
 
 class Watched:
@@ -120,130 +100,6 @@ def _places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
         if isinstance(value, str):
             yield (*path, key), False
         yield from _places(value, (*path, key))
-
-
-def _json(path: Path) -> tuple[Any, Dump]:
-    return read_json(path), lambda tree: write_json(path, tree)
-
-
-def _metadata(path: Path, key: str) -> tuple[Any, Dump]:
-    tensors, metadata = read_tensors(path)
-
-    def dump(tree: Any) -> None:
-        write_tensors(path, tensors, metadata={**metadata, key: json.dumps(tree)})
-
-    return json.loads(metadata[key]), dump
-
-
-def _model() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.TransformerEncoderLayer(8, 2, 11, batch_first=True)
-
-
-def _swap(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", clearhead.SwapWarning)
-        model = _model()
-        clearhead.swap(model, "rpc")
-        clearhead.save_swaps(model, folder)
-    return *_json(folder / "clearhead-swap.json"), lambda: clearhead.load_swaps(_model(), folder)
-
-
-def _recipe(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    text = (resources.files("clearhead_lab") / "recipes" / "vit-cifar-10-small.toml").read_text()
-    pieces, path = re.split(r'("[^"\n]*")', text), folder / "recipe.toml"
-
-    def dump(tree: list[str]) -> None:
-        path.write_text("".join(p if i % 2 == 0 or p.startswith('"') else f'"{p}"' for i, p in enumerate(tree)))
-
-    return pieces, dump, lambda: build_model(read_recipe_file(str(path)), image_size=4, channels=1, classes=2)
-
-
-def _calibration(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    path = folder / "calibration.json"
-    path.write_bytes((resources.files("clearhead.calibration") / "shipped.json").read_bytes())
-    return *_json(path), lambda: Calibration.read(path)
-
-
-def _checkpoint(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    write, read = STATES["training run"]
-    write(folder)
-    return *_metadata(folder / "checkpoint.safetensors", "run"), lambda: read(folder)
-
-
-def _native_model(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    write, _ = STATES["model of Clearhead"]
-    write(folder)
-    [path] = folder.glob("*.json")
-    return *_json(path), lambda: load_model(str(folder), max_tokens=8)
-
-
-def _shard(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    path = folder / "shard-1-of-1.safetensors"
-
-    def interrupted() -> Iterator[torch.Tensor]:
-        yield from batches()
-        raise KeyboardInterrupt
-
-    with suppress(KeyboardInterrupt):
-        audit(Attending(), interrupted(), theories=["symmetry"], baseline=None, checkpoint=path)
-    return *_metadata(path, "tree"), lambda: read_part(path)
-
-
-def _cache(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    path = folder / "result.json"
-
-    def read() -> Any:
-        return cached(path, _result, {"name": "x"}, notice=lambda line: None)
-
-    read()
-    return *_json(path), read
-
-
-def _result(name: str) -> dict[str, Any]:
-    return {"name": name, "file": "x.json"}
-
-
-def _attack(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    result = AttackResult(attack="pgd", title="PGD", eps=0.1, predicted=(0, 1), largest_change=0.1)
-    made = Robustness(
-        model="m", data="d", suite="fast", protocol="pixels", budgets=(0.1,), labels=(0, 1), clean=(0, 1),
-        results=(result,),
-        settings={"attacks": {"pgd": {"title": "PGD"}}},
-    )  # fmt: skip
-    write_json(folder / "attack.json", made.to_dict())
-    return *_json(folder / "attack.json"), lambda: Robustness.from_dict(read_json(folder / "attack.json"))
-
-
-def _findings(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    write_report(audit(Attending(), batches(), theories=["symmetry"], baseline=None), folder)
-    path = folder / "findings.json"
-
-    def dump(tree: Any) -> None:
-        path.write_text(json.dumps(tree))
-        manifest = read_json(folder / "manifest.json")
-        manifest["files"]["findings.json"] = sha256_of_file(path)
-        write_json(folder / "manifest.json", manifest)
-
-    return json.loads(path.read_text()), dump, lambda: read_audit(folder)
-
-
-def _variants(folder: Path) -> tuple[Any, Dump, Callable[[], Any]]:
-    path = folder / "variants.json"
-
-    def read() -> None:
-        for variant in variants(folder):
-            load_variant(folder, variant)
-
-    tree = {"SCEPTR": {"tokeniser": "CdrTokeniser", "data": "x.csv"}}
-    return tree, lambda tree: path.write_text(json.dumps(tree)), read
-
-
-FILES: dict[str, Callable[[Path], tuple[Any, Dump, Callable[[], Any]]]] = {
-    "swap": _swap, "recipe": _recipe, "calibration": _calibration, "checkpoint": _checkpoint,
-    "model of Clearhead": _native_model, "shard": _shard, "cache": _cache, "attack record": _attack,
-    "findings": _findings, "fetched variants": _variants,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -31,7 +31,6 @@ MUTANTS = (
     Mutant("compare: p-values are not adjusted", "comparison:_adjusted", "false_discovery_rate(np.array(p_values, dtype=np.float64))", "np.array(p_values, dtype=np.float64)", (COMPARISON,)),
     Mutant("compare: other inputs are accepted", "comparison:_require_same_inputs", "before.data != after.data", "False", (COMPARISON,)),
     Mutant("compare: rounding is a change", "comparison:_untested", "max(machine_epsilon(dtype) ** 0.5 * size, tolerance(dtype))", "0.0", (COMPARISON,)),
-    Mutant("compare: differences without spread have p-value 0", "comparison:_p_values", "2.0 ** (1 - moments.count)", "0.0", (COMPARISON,)),
     Mutant("compare: claims on the stream begin a difference in a head", "comparison:Comparison.origin", "d.layer == layer and d.claim.unit is Unit.HEAD and (not d.claim.shared)", "d.layer == layer and d.claim.unit is Unit.HEAD", (COMPARISON,)),
     Mutant("compare: the last layer that differs is the first", "comparison:Comparison.origin", "min((d.layer for d in unequal))", "max((d.layer for d in unequal))", (REPORT,)),
     Mutant("compare: undecided heads have a verdict", "comparison:_both_judged", "first in JUDGED and second in JUDGED", "first and second", (COMPARISON,)),

@@ -36,7 +36,6 @@ MUTANTS = (
     Mutant("rate: supported without ablations", "measurement:CodingRate._head_samples", "not can_ablate(example)", "False", ABLATED),
     Mutant("rate: uniform attention to hidden keys too", "ablations:ablated_sums", "_mean_of_visible(v, mask)", "_mean_of_visible(v, None)", ABLATED),
     Mutant("rate: each head's own weights for another's", "ablations:_with_weights_of_next_head", "q.roll(-1, dims=0)", "q", ABLATED),
-    Mutant("rate: ablations that differ by rounding", "ablations:without_rounding", "abs(control - value) <= machine_epsilon(dtype)", "abs(control - value) < 0", ABLATED),
     Mutant("curves: the baseline's lines are lost", "record:DepthCurve.with_line", "(first, replace(_mean_line(lines), name=name), *rest)", "(first, replace(_mean_line(lines), name=name))", CURVES),
     Mutant("report: curves without their intervals", "charts:depth_chart", "_band(columns, [y(v.low) for v in line.intervals], [y(v.high) for v in line.intervals])", "''", ("tests/report/test_depth.py",)),
     Mutant("judging: the easiest control of a direction", "theory:Claim.closest", "min if self.direction is Direction.LOWER else max", "max if self.direction is Direction.LOWER else min", JUDGED),

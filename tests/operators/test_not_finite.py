@@ -205,6 +205,25 @@ def test_rows_without_keys_are_zero_for_any_query() -> None:
     assert not softmax_attention(q, k, v, mask=mask).isnan().any()
 
 
+@pytest.mark.parametrize("n", [1, 5, 67])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("where", ["keys", "values"])
+@pytest.mark.parametrize("operator", [*BY_QUERY, *BY_KEY])
+def test_rows_without_keys_are_zero_whatever_is_hidden(operator: str, where: str, bad: float, n: int) -> None:
+    """The same in all operators: nothing is weighted, so there is nothing that could be NaN."""
+    q, k, v = _operands(n)
+    (k if where == "keys" else v)[0, 0, n // 2, 0] = bad
+    hidden = torch.zeros(n, n, dtype=torch.bool)
+    attend = BY_QUERY.get(operator, BY_KEY.get(operator))
+    assert attend is not None
+    assert (attend(q, k, v, mask=hidden) == 0).all()
+    padding = torch.zeros(2, 1, 1, n, dtype=torch.bool)
+    padding[1] = True  # the other input sees all
+    out = attend(q, k, v, mask=padding)
+    assert (out[0] == 0).all()
+    assert out[1].isfinite().all()
+
+
 def test_large_numbers_with_finite_scores_give_finite_outputs() -> None:
     q, k, v = _operands(17)
     expected = softmax_attention(q, k, v)

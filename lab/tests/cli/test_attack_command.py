@@ -150,6 +150,11 @@ def test_corruption_error_calibration_and_other_classes(here: Path, warm: WarmCo
         (("--attack", "magic"), "there is no attack 'magic'; choose among apgd-ce"),
         (("--data", "nowhere"), "nowhere does not exist"),
         (("--std", "0"), "standard deviations above zero"),
+        (("--eps", "1e400"), "--eps is 1e400; budgets are from 0 to 1"),
+        (("--eps", "nan/1"), "--eps is nan/1; budgets are from 0 to 1"),
+        (("--eps", "1/1e-400"), "give a number such as 8/255"),
+        (("--mean", ".1,.2,.3,.4,.5"), "the mean has 5 numbers and images have 1 channels"),
+        (("--mean", "1e400"), "finite"),
         (("--protocol", "paper", "--attack", "square"), "the paper's protocol has no square"),
     ],
 )

@@ -178,10 +178,11 @@ def test_a_saved_model_is_restored_bit_for_bit(tmp_path: Path, form: Form) -> No
     [
         ({MARKER: ["crate"]}, "which this version cannot load"),
         ({"width": 10**9}, "do not fit its config.json"),
+        ({"classes": True}, "classes is True, expected a whole number"),
         ({"step": 10**400}, r"does not describe a crate: (expected step|Type-check)"),
         ({"form": "free"}, "does not describe a crate"),
     ],
-    ids=["kind", "width", "step", "form"],
+    ids=["kind", "width", "flag", "step", "form"],
 )
 def test_a_hostile_folder_raises_a_clear_error(tmp_path: Path, change: dict[str, object], says: str) -> None:
     save_native(_model(), tmp_path)

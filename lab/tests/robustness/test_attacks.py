@@ -116,6 +116,33 @@ def test_random_numbers_come_from_the_generator() -> None:
     assert not torch.equal(one, other)
 
 
+def test_the_first_step_of_spsa_has_the_length_of_its_rate() -> None:
+    """Adam divides its averages, which begin at zero, by the share of them that is filled."""
+    attacked = spsa(NETWORK, PIXELS, LABELS, eps=1.0, steps=1, samples=16, bounds=None, generator=_generator())
+    torch.testing.assert_close((attacked - PIXELS).abs(), torch.full_like(PIXELS, 0.01), rtol=1e-4, atol=0)
+
+
+def test_the_default_step_of_pgd_is_that_of_madry() -> None:
+    seen: list[Tensor] = []
+
+    def scores(images: Tensor) -> Tensor:
+        seen.append(images.detach())
+        return NETWORK(images)
+
+    pgd(scores, PIXELS, LABELS, eps=EPS, steps=20, random_start=False, bounds=None)
+    assert float((seen[1] - seen[0]).abs().max()) == pytest.approx(2.5 * EPS / 20)
+
+
+def test_an_image_whose_scores_are_tied_is_not_fooled() -> None:
+    def tied(images: Tensor) -> Tensor:
+        return images.flatten(1)[:, :CLASSES] * 0
+
+    options: dict[str, Any] = {"eps": EPS, "steps": 1, "bounds": None}
+    once = pgd(tied, PIXELS, LABELS, generator=_generator(), **options)
+    again = pgd(tied, PIXELS, LABELS, generator=_generator(), restarts=2, **options)
+    assert not (once == again).flatten(1).any(dim=1).any()  # the last start is kept
+
+
 def test_spsa_needs_no_gradient() -> None:
     """Quantised inputs have a gradient of zero: FGSM and PGD from the image itself leave it, SPSA does not."""
 

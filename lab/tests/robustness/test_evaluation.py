@@ -288,6 +288,43 @@ def test_paired_differences(undefended: nn.Module, twin: nn.Module, test_digits:
     images, labels = test_digits
     with pytest.raises(InputError, match="different images"):
         one.differences(attack(twin, images.flip(0), labels.flip(0), eps=EPS, attacks=["fgsm"]))
+    with pytest.raises(InputError, match="different images"):
+        one.with_baseline(attack(twin, images.flip(0), labels.flip(0), eps=EPS, attacks=["fgsm"]))
+
+
+def test_the_papers_protocol_attacks_predictions(
+    undefended: nn.Module, test_digits: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = test_digits
+    wrong = (labels + 1) % 10  # so that labels and predictions differ
+    given: list[int] = []
+
+    def note(scores: Any, images: Tensor, labels: Tensor, **options: Any) -> Tensor:
+        given.extend(labels.tolist())
+        return images
+
+    chosen = {"noted": Attack(title="noted", run=note)}
+    monkeypatch.setattr("clearhead_lab.robustness.evaluation.select_attacks", lambda *_, **__: chosen)
+    attack(undefended, images, wrong, eps=EPS, protocol="paper")
+    assert given == undefended(images).argmax(dim=-1).tolist() != wrong.tolist()
+
+
+def test_finished_parts_of_another_protocol_are_not_used(
+    undefended: nn.Module, test_digits: tuple[Tensor, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def brighten(scores: Any, images: Tensor, labels: Tensor, *, bounds: Any = None, **options: Any) -> Tensor:
+        return _brighten(scores, images, labels, **options)
+
+    chosen = {"brighter": Attack(title="brighter", run=brighten)}  # with the same settings in both
+    monkeypatch.setattr("clearhead_lab.robustness.evaluation.select_attacks", lambda *_, **__: chosen)
+
+    def predictions(protocol: Any, folder: Path) -> Any:
+        options: Any = {"mean": [0.5], "std": [0.5], "eps": 0.5, "folder": folder}
+        record = attack(undefended, *test_digits, protocol=protocol, **options)
+        return record.results[0].predicted
+
+    in_pixels = predictions("pixels", tmp_path / "shared")
+    assert predictions("paper", tmp_path / "shared") == predictions("paper", tmp_path / "own") != in_pixels
 
 
 @once  # annotations refuse some of these before the function does

@@ -10,7 +10,7 @@ from clearhead._swap import swap
 from clearhead.modules.rpc import RPCAttention
 from clearhead.operators.named import RPC, ClampedKeys, Symmetric
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead_lab.robustness.attacks import pgd
+from clearhead_lab.robustness.attacks import fgsm, pgd
 from clearhead_lab.robustness.binarisation import binarisation_test
 from clearhead_lab.robustness.classifier import (
     PixelClassifier,
@@ -20,8 +20,9 @@ from clearhead_lab.robustness.classifier import (
     pixel_classifier,
 )  # fmt: skip
 from clearhead_lab.robustness.library_attacks import auto_attack, carlini_wagner, hop_skip_jump
-from clearhead_lab.robustness.results import bootstrap_mean, budget_text
-from clearhead_lab.robustness.sanity import is_weaker
+from clearhead_lab.robustness.results import AttackResult, bootstrap_mean, budget_text
+from clearhead_lab.robustness.sanity import Evidence, is_weaker
+from clearhead_lab.robustness.suites import Attack
 
 EPS = 0.1
 
@@ -65,6 +66,25 @@ def test_intervals_cover_the_mean() -> None:
 def test_budgets_read_as_people_write_them() -> None:
     written = [budget_text(eps) for eps in (8 / 255, 0.5 / 255, 1.0, 0.1, 0.0, 1 / 3, 2.25 / 255)]
     assert written == ["8/255", "0.5/255", "255/255", "0.1", "0", "85/255", "2.25/255"]
+
+
+@pytest.mark.parametrize("first", [(0, 1, 2, 3), (1, 1, 2, 3)])
+def test_every_attack_of_a_kind_counts(first: tuple[int, ...]) -> None:
+    """An image is right if no attack of the kind fooled it; attacks on fewer images leave out the others."""
+    box = {name: Attack(title=name, run=fgsm, access="black box") for name in ("a", "b")}
+    results = [
+        AttackResult(attack=name, title=name, eps=0.1, predicted=predicted, largest_change=0.1)
+        for name, predicted in (("a", first), ("b", (0, 1, 9)))
+    ]
+    labels = torch.arange(4)
+    evidence = Evidence(
+        classifier=PixelClassifier(nn.Identity()), images=torch.zeros(4, 1, 1, 1), labels=labels, eps=0.1, attacks=box,
+        results=tuple(results), all_labels=labels, batch_size=4, seed=0,
+    )  # fmt: skip
+    right = evidence.right_by_results(lambda attack: attack.access == "black box")
+    assert right is not None
+    assert right.tolist() == [first[0] == 0, True, False]
+    assert evidence.right_by_results(lambda attack: attack.access == "white box") is None
 
 
 def test_models_that_optimise_in_their_forward_pass() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import json
 import os
 import shutil
 import sys
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines
+from clearhead.storage import DamagedFileError, WriteError, lock_folder, read_tensors, write_lines, write_tensors
 from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
 from clearhead_lab.training.batches import TensorBatches, random_changes
 from clearhead_lab.training.evaluation import measure_accuracy
@@ -208,14 +209,35 @@ def test_a_deleted_checkpoint_starts_the_run_again(tmp_path: Path, whole: Whole)
     assert steps[0] == 1
 
 
+def test_a_training_that_goes_on_counts_the_seconds_before(tmp_path: Path) -> None:
+    with pytest.raises(KilledError):
+        _run(tmp_path / "run", die_at=4)
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    tensors, metadata = read_tensors(path)
+    progress = {**json.loads(metadata["progress"]), "seconds": 1000.0}
+    write_tensors(path, tensors, metadata={**metadata, "progress": json.dumps(progress)})
+    _run(tmp_path / "run")
+    first, *others = read_log(tmp_path / "run")
+    assert first["seconds"] >= 1000
+    assert all(entry["seconds"] < 1000 for entry in others)
+
+
+LOGGED = {"step": 1, "loss": 0.5, "seconds": 0.1}
+
+
 def test_a_log_that_cannot_be_true_is_refused(tmp_path: Path) -> None:
-    entries = [{"epoch": 1, "test accuracy": 0.7}, {"epoch": 2, "test accuracy": 7.2556}]
-    write_lines(tmp_path / "log.jsonl", entries)
-    with pytest.raises(InputError, match=r"test accuracy 7.2556 at epoch 2, outside 0 to 1"):
-        read_log(tmp_path)
-    write_lines(tmp_path / "log.jsonl", [{"epoch": 1}, {"epoch": 3}])
-    with pytest.raises(InputError, match="no entry for epoch 2"):
-        read_log(tmp_path)
+    first, second = {**LOGGED, "epoch": 1, "test accuracy": 0.7}, {**LOGGED, "epoch": 2}
+    wrong: list[tuple[Any, str]] = [
+        ({**second, "test accuracy": 7.2556}, r"test accuracy 7.2556 at epoch 2, outside 0 to 1"),
+        ({**second, "test accuracy": True}, r"test accuracy True at epoch 2, outside 0 to 1"),
+        ({**second, "epoch": 3}, "no entry for epoch 2"),
+        ({**second, "seconds": "1"}, r"1.seconds is '1', expected a number"),
+        ({"epoch": 2}, "1.step is missing"),
+    ]
+    for entry, message in wrong:
+        write_lines(tmp_path / "log.jsonl", [first, entry])
+        with pytest.raises(InputError, match=message):
+            read_log(tmp_path)
 
 
 def test_a_checkpoint_without_its_log_is_refused(tmp_path: Path, whole: Whole) -> None:
@@ -228,7 +250,7 @@ def test_a_checkpoint_without_its_log_is_refused(tmp_path: Path, whole: Whole) -
 def test_what_is_logged_after_the_checkpoint_is_logged_again(tmp_path: Path, whole: Whole) -> None:
     with pytest.raises(KilledError):
         _run(tmp_path / "killed", die_at=12)
-    write_lines(tmp_path / "killed" / "log.jsonl", [*read_log(tmp_path / "killed"), {"epoch": 3}])
+    write_lines(tmp_path / "killed" / "log.jsonl", [*read_log(tmp_path / "killed"), {**LOGGED, "epoch": 3}])
     seen: list[int] = []
 
     def progress(*_: Any) -> None:

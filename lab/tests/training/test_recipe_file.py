@@ -210,6 +210,8 @@ WRONG = {
     ),
     "a flag for a number": ("batch_size = 4", "batch_size = true", r": batch_size is True, expected a whole number"),
     "no epochs": ("epochs = 2\n", "", r"\[training\] .*: epochs is missing"),
+    "deep": ('operator = "symmetric"', f"operator = {'[' * 1000}{']' * 1000}", "nested too deeply"),
+    "deeper": ('operator = "symmetric"', f"operator = {'[' * 10**5}", "nested too deeply|not valid TOML"),
     "bad value": ("epochs = 2", "epochs = 0", "expected epochs and batch_size of at least 1"),
 }
 
@@ -228,6 +230,9 @@ WRONG_MODELS: dict[str, tuple[str, Any, str]] = {
     "setting": ("depth", 3, r"a bad section \[model\]: .*depth"),
     "size": ("width", 7, "expected heads that divides width"),
     "operator": ("attention", "linear", "expected an operator among softmax"),
+    "a billion layers": ("layers", 10**9, "layers"),
+    "more layers than 64 bits": ("layers", 10**30, "layers"),
+    "layers as a number with a point": ("layers", 1e9, "layers"),
     "layer": ("attention", {"operator": "softmax", "layers": {"3": "rpc"}}, "layers from 0 to 2 in attention; got 3"),
 }
 

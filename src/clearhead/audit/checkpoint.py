@@ -8,9 +8,10 @@ from pathlib import Path
 from clearhead.audit.finishing import finish_audit
 from clearhead.audit.part import SAVED_TYPES, Part
 from clearhead.audit.record import AuditRecord
-from clearhead.audit.state_file import read_state, write_state
+from clearhead.audit.state_file import REMEDY, read_state, write_state
 from clearhead.errors import InputError
-from clearhead.storage import lock_file, remove_unfinished
+from clearhead.records import check_fields
+from clearhead.storage import DamagedFileError, lock_file, remove_unfinished
 from clearhead.theories.catalogue import find_theories
 
 __all__ = ["Checkpoint", "read_part"]
@@ -88,4 +89,16 @@ class Checkpoint:
 
 def read_part(path: Path) -> Part:
     """Return the part that a file holds. Raise FileNotFoundError, or InputError for a damaged or another file."""
-    return Part.from_state(read_state(path, SAVED_TYPES), find_theories)
+    state = read_state(path, SAVED_TYPES)
+    try:
+        part = Part.from_state(state, find_theories)
+        records = (part, part.shard, part.audited, *part.passes)  # one pass is the audited model's
+    except InputError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{path} cannot be read ({error}); {REMEDY}") from None
+    for record in records:
+        check_fields(record, path, remedy=REMEDY)
+    if part.seconds.keys() != {theory.title for theory in find_theories(part.options["theories"])}:
+        raise DamagedFileError(f"{path} cannot be read: it has the seconds of other theories; {REMEDY}")
+    return part

@@ -147,7 +147,7 @@ def measure_part(
             if shard.count == 1:
                 part.manifest = replace(part.manifest, data=checksum.hexdigest())
                 processes.finish()
-            elif audited.next_batch and checksum.hexdigest() != scanned.checksums[audited.next_batch - 1]:
+            elif (read := audited.next_batch) and [checksum.hexdigest()] != scanned.checksums[read - 1 : read]:
                 raise AuditError("the batches changed while they were read; give the same batches in every iteration")
             if shard.number == 1:  # while workers still measure
                 part.whole_model = _on_whole_model(model, first, theories, usable, part)

@@ -218,7 +218,8 @@ class Part:
     @property
     def audited(self) -> Pass:
         """The pass of the audited model."""
-        return next(each for each in self.passes if each.baseline is None)
+        [audited] = [each for each in self.passes if each.baseline is None]
+        return audited
 
     def state(self) -> dict[str, Any]:
         """Return the part as plain values and arrays."""

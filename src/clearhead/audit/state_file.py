@@ -14,11 +14,13 @@ import numpy as np
 import torch
 
 from clearhead.errors import InputError
-from clearhead.storage import DamagedFileError, read_tensors, write_tensors
+from clearhead.records import RecordError, check_fields
+from clearhead.storage import DamagedFileError, parse_json, read_tensors, write_tensors
 
-__all__ = ["read_state", "write_state"]
+__all__ = ["REMEDY", "read_state", "write_state"]
 
 FORMAT = "clearhead-sums/5"
+REMEDY = "delete it and audit again"
 _ARRAY, _OBJECT, _TUPLE = "$array", "$object", "$tuple"
 
 
@@ -71,13 +73,18 @@ def read_state(path: Path, types: Sequence[type] = ()) -> dict[str, Any]:
             size = int(np.prod(shape))
             return tensors[kind].numpy()[start : start + size].reshape(shape).copy()
         if _TUPLE in value:
-            return tuple(unpack(value[_TUPLE]))
+            entries = unpack(value[_TUPLE])
+            if not isinstance(entries, list):
+                raise TypeError(f"{entries!r} is not a list")
+            return tuple(entries)
         if _OBJECT in value:
-            return known[value[_OBJECT]](**unpack(value["fields"]))
+            return check_fields(known[value[_OBJECT]](**unpack(value["fields"])), path, remedy=REMEDY)
         return {key: unpack(entry) for key, entry in value.items()}
 
     try:
-        state: dict[str, Any] = unpack(json.loads(metadata["tree"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{path} cannot be read ({error}); delete it and audit again") from None
+        state: dict[str, Any] = unpack(parse_json(metadata["tree"].encode(), path))
+    except RecordError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{path} cannot be read ({error}); {REMEDY}") from None
     return state

@@ -1,5 +1,6 @@
 """Images and sound from folders, one file per input, in the order of their names."""
 
+import io
 import math
 import wave
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from clearhead.data.decoding import open_image
 from clearhead.data.readers import Reader
 from clearhead.errors import InputError
-from clearhead.storage import MAX_INPUT_BYTES, open_file
+from clearhead.storage import MAX_INPUT_BYTES, open_file, read_bytes
 
 __all__ = [
     "AUDIO",
@@ -58,6 +59,8 @@ def read_audio(path: Path, rate: int) -> NDArray[np.float32]:
         samples, own = _read_wav(path) if path.suffix.lower() == ".wav" else _read_soundfile(path)
     except wave.Error:  # such as floating point
         samples, own = _read_soundfile(path)
+    except InputError:
+        raise
     except (OSError, EOFError, ValueError) as error:
         raise InputError(f"cannot read the sound {path}: {error or 'it ends early'}; remove it or convert it") from None
     if not len(samples):
@@ -115,10 +118,12 @@ def _read_soundfile(path: Path) -> tuple[NDArray[np.float64], int]:
             f"{path} is not a WAV file of whole numbers; convert it, or pip install 'clearhead[audio]'"
         ) from None
     try:
-        with open_file(path, max_bytes=MAX_INPUT_BYTES) as stream, soundfile.SoundFile(stream) as file:
+        # From memory: soundfile prints the traceback of an error in a file that Python reads.
+        with soundfile.SoundFile(io.BytesIO(read_bytes(path, max_bytes=MAX_INPUT_BYTES))) as file:
             if file.frames * file.channels > MAX_SAMPLES:
                 raise RuntimeError(f"it has more than {MAX_SAMPLES:,} samples")
             samples, rate = file.read(always_2d=True), file.samplerate
     except (RuntimeError, OSError) as error:
-        raise InputError(f"cannot read the sound {path}: {error}; remove it or convert it") from None
+        reason = getattr(error, "error_string", error)
+        raise InputError(f"cannot read the sound {path}: {reason}; remove it or convert it") from None
     return samples, int(rate)

@@ -188,7 +188,7 @@ def general_attention(
         C_j = \sum_i f(q_j, k_i) \ \text{or}\ m
 
     mask: True where a query may attend, broadcasts to (..., n, m); sums run over the visible keys, and m counts those.
-        A query without visible keys gets zeros
+        A query without visible keys gets zeros, whatever keys and values hold
     scale: of the default similarity, 1 if None; not allowed with `similarity`, which has its own
     similarity: f with its C; `gaussian(scale=scale)` if None
     value: g, linear or not; the identity if None
@@ -267,8 +267,7 @@ def _default_similarity(similarity: Similarity | None, scale: float | None) -> S
 
 def _divide_by_count(weights: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     if mask is None:
-        count: Tensor | float = float(max(v.shape[-2], 1))
-    else:
-        weights = torch.where(mask, weights, 0)
-        count = mask.expand(*mask.shape[:-1], v.shape[-2]).sum(dim=-1, keepdim=True).clamp_min(1)
-    return ((weights / count) @ v.to(weights.dtype)).to(v.dtype)
+        return ((weights / max(v.shape[-2], 1)) @ v.to(weights.dtype)).to(v.dtype)
+    count = mask.expand(*mask.shape[:-1], v.shape[-2]).sum(dim=-1, keepdim=True)
+    out = (torch.where(mask, weights, 0) / count.clamp_min(1)) @ v.to(weights.dtype)
+    return torch.where(count > 0, out, 0).to(v.dtype)

@@ -44,7 +44,8 @@ def softmax_attention(
     with cap(x) = softcap * tanh(x / softcap), sums over the keys that the mask leaves visible, and no sink by default.
     With `is_causal`, which requires n = m, query i also sees no key after i.
     `scale` is 1/sqrt(d) if None; `sinks` holds one logit per head, the axis before n. Without sinks, the weights
-    of a row sum to one, so each output lies in the convex hull of the visible values. Without a visible key it is zero.
+    of a row sum to one, so each output lies in the convex hull of the visible values. Without a visible key it is zero,
+    whatever keys and values hold.
 
     Calls without a soft cap and sinks run on torch's fused kernel, which stores no n x m matrix, unless a bias has a
     wider dtype than q. The other calls compute their scores in single precision or better.

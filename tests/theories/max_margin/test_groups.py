@@ -79,6 +79,32 @@ def test_every_group_of_every_layer_has_random_numbers_of_its_own() -> None:
     assert len({drawn for *_, drawn in noted}) == len(noted) == 12
 
 
+def test_no_group_has_the_random_numbers_of_an_input() -> None:
+    """Entropy that differs in trailing zeros only gives the same numbers."""
+    noted: Noted = []
+    of_inputs: list[float] = []
+    theory = theory_of(2, noted)
+    method = theory.accumulator.args[0]  # type: ignore[union-attr]
+
+    def prepare(examples: Sequence[Example], generators: Sequence[Random]) -> list[float]:
+        of_inputs.extend(float(rng.numpy.random()) for rng in generators)
+        return Numbers.prepare(method, examples, generators)
+
+    object.__setattr__(method, "prepare", prepare)
+    Measured(theory).feed(call([0, 1, 2, 3, 4, 5]))
+    of_groups = [drawn for *_, drawn in noted]
+    assert len({*of_inputs, *of_groups}) == len(of_inputs) + len(of_groups) == 6 + 3
+
+
+def test_a_reason_of_several_parts_is_said_once() -> None:
+    first, second = Measured(theory_of(3, [])), Measured(theory_of(3, []))
+    for part in (first, second):
+        part.feed(call([7, 7, 7]))
+    [one], [other] = (part.run.layers_of(part.theory) for part in (first, second))
+    one.merge(other)
+    assert one.state()["reasons"] == [["too short", "seven"]]
+
+
 def test_groups_are_prepared_and_measured_on_one_thread() -> None:
     threads: list[int] = []
     before = torch.get_num_threads()

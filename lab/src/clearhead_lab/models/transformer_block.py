@@ -14,6 +14,7 @@ from clearhead.errors import InputError
 from clearhead.modules import SymmetricAttention
 from clearhead.modules.multi_head import MultiHeadAttention
 from clearhead.operators.named import OPERATORS, Softmax, is_named, operator_from_dict, operator_to_dict
+from clearhead.records import check_fields
 from clearhead.shapes import Bool, Float
 
 
@@ -102,11 +103,11 @@ def config_from_json(kind: type[Config], stored: Mapping[str, Any]) -> Config:
     """
     settings = {**getattr(kind, "OLDER", {}), **stored}
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.default == ():  # JSON has no tuples
-            settings[field.name] = tuple(settings.get(field.name, ()))
+        if isinstance(settings.get(field.name), list) and field.name not in ATTENTION:  # JSON has no tuples
+            settings[field.name] = tuple(settings[field.name])
         elif field.name in ATTENTION and field.name in settings:
             settings[field.name] = attention_from_json(settings[field.name])
-    return kind(**settings)
+    return check_fields(kind(**settings), "the config", remedy="correct it")
 
 
 def check_rate(name: str, rate: float) -> None:

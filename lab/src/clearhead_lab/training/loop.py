@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -217,6 +217,15 @@ def train(
         return log
 
 
+class _Logged(TypedDict):
+    """The numbers of every entry of a log."""
+
+    epoch: int
+    step: int
+    loss: float
+    seconds: float
+
+
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """Return the log of a run; empty if it has not logged anything.
 
@@ -225,12 +234,13 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     path = folder / LOG
     if not path.exists():
         return []
-    log = read_record(list[dict[str, Any]], read_lines(path), path, remedy="delete the folder to train again")
+    log: list[dict[str, Any]] = read_lines(path)
+    read_record(list[_Logged], log, path, remedy="delete the folder to train again")
     for number, entry in enumerate(log, start=1):
-        if entry.get("epoch") != number or isinstance(entry["epoch"], bool):
+        if entry["epoch"] != number:
             raise InputError(f"{path} has no entry for epoch {number}; delete the folder to train again")
         for name, value in entry.items():
-            if name.endswith("accuracy") and not (isinstance(value, int | float) and 0 <= value <= 1):
+            if name.endswith("accuracy") and not (type(value) in (int, float) and 0 <= value <= 1):
                 raise InputError(f"{path} has {name} {value} at epoch {number}, outside 0 to 1; delete the folder")
     return log
 
