@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant("study of language: the attack is only read", "language:attacked_perplexity", "measure_perplexity(model, attacked, **window)", "measure_perplexity(model, attacked, targets=text, **window)", LANGUAGE),
     Mutant("study of language: every attack with one share", "language:attacked_perplexity", "attack(text, corpus.vocabulary, share=share, seed=seed)", "attack(text, corpus.vocabulary, share=SHARE, seed=seed)", LANGUAGE),
     Mutant("study of language: one layer at the scale of the paper", "language:", "_robust(4)", "_robust(1)", LANGUAGE),
-    Mutant("study of language: the highest perplexity is the best", "language:_report", "min(means, key=means.__getitem__", "max(means, key=means.__getitem__", LANGUAGE),
+    Mutant("study of language: the highest perplexity is the best", "language:_report", "min(means, key=means.__getitem__, default='no variant trained')", "max(means, key=means.__getitem__, default='no variant trained')", LANGUAGE),
     Mutant("study: the paper's changes at every scale", "study:Study.recipe", "self.paper_variants if request.scale == 'paper' else {}", "self.paper_variants", LANGUAGE),
     Mutant("study of segmentation: the last batch only", "segmentation:corrupted_overlap", "counts[name] + part if name in counts else part", "part", (f"{SEGMENTATION}::test_every_corruption_is_measured_on_all_batches_with_the_masks_unchanged",)),
     Mutant("study of segmentation: one severity", "segmentation:corrupted_overlap", "corruption(images, severity=severity, generator=generators[name])", "corruption(images, severity=1, generator=generators[name])", (f"{SEGMENTATION}::test_every_corruption_is_measured_on_all_batches_with_the_masks_unchanged",)),
