@@ -1,11 +1,12 @@
 """The public names of a package: its stub `__init__.pyi` lists them, and each is imported at first use.
 
-torch takes seconds to import, and `clearhead --help` must not. Type checkers read the same list.
+torch takes seconds to import, and `clearhead --help` must not. Type checkers read the same list. No pathlib and nothing
+that imports it: it looks for a module `nt`, and the command has not yet taken the current folder off the import path.
 """
 
 import ast
 import sys
-from importlib import import_module, resources
+from importlib import import_module
 from typing import Any
 
 __all__ = ["PublicNames"]
@@ -20,8 +21,8 @@ class PublicNames:
     """
 
     def __init__(self, package: str, *extra: str) -> None:
-        stub = resources.files(package).joinpath("__init__.pyi").read_text(encoding="utf-8")
-        imports = [node for node in ast.parse(stub).body if isinstance(node, ast.ImportFrom)]
+        with open(f"{sys.modules[package].__path__[0]}/__init__.pyi", encoding="utf-8") as stub:  # noqa: PTH123
+            imports = [node for node in ast.parse(stub.read()).body if isinstance(node, ast.ImportFrom)]
         self._package = package
         self._homes = {alias.name: str(node.module) for node in imports for alias in node.names}
         self.all = sorted([*self._homes, *extra])

@@ -567,7 +567,7 @@ def test_the_options_are_pinned(here: Path) -> None:
         "--out", "--protocol", "--seed", "--std", "--suite", "--twin",
     }  # fmt: skip
     options = set(re.findall(r"--[a-z-]+", clearhead("calibrate", "--help", here=here, columns=200).stdout))
-    assert options == {"--help", "--models", "--out", "--repeats", "--seed", "--theory"}
+    assert options == {"--device", "--help", "--models", "--out", "--repeats", "--seed", "--theory", "--workers"}
     options = set(re.findall(r"--[a-z-]+", clearhead("figure", "--help", here=here, columns=200).stdout))
     assert options == {"--head", "--help", "--kind", "--layer", "--out", "--theory"}
     options = set(re.findall(r"--[a-z-]+", clearhead("rerun", "--help", here=here, columns=200).stdout))
