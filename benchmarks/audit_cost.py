@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 
-from clearhead.audit.model_runs import forward
+from clearhead.audit.passes import forward
 from clearhead.audit.run import audit
 from clearhead.interfaces.torchvision_shim import ensure_torchvision
 

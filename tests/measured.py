@@ -7,7 +7,7 @@ from typing import Any
 from clearhead.audit.engine import feed
 from clearhead.audit.examples import CONTROL_INPUTS
 from clearhead.audit.findings import Finding
-from clearhead.audit.parts import Run
+from clearhead.audit.part import Pass
 from clearhead.audit.record import DepthCurve
 from clearhead.audit.results import curves_of, findings_of, notes_of, samples_of
 from clearhead.audit.samples import ClaimSamples
@@ -17,7 +17,7 @@ from clearhead.theories.theory import Claim, Theory
 
 
 class Measured:
-    """One theory and what is kept of the calls given to `feed`: a run of one theory.
+    """One theory and what is kept of the calls given to `feed`: a pass of one theory.
 
     first: how many inputs of the audit come before those that count; limit: how many inputs of the audit are measured
     """
@@ -34,7 +34,7 @@ class Measured:
         control_inputs: int = CONTROL_INPUTS,
     ) -> None:
         self.theory = theory
-        self.run = Run(
+        self.pass_ = Pass(
             theories=[theory],
             seed=seed,
             controls=controls,
@@ -46,36 +46,36 @@ class Measured:
 
     def feed(self, heads: Heads, *, inputs: int | None = None, ahead: int = 0) -> None:
         """Measure a call that begins `ahead` inputs before those that count."""
-        feed(self.run, heads, inputs=inputs, ahead=ahead)
+        feed(self.pass_, heads, inputs=inputs, ahead=ahead)
 
     def findings(self) -> list[Finding]:
-        return findings_of(self.run, self.theory)
+        return findings_of(self.pass_, self.theory)
 
     def curves(self) -> list[DepthCurve]:
-        return curves_of(self.run, self.theory)
+        return curves_of(self.pass_, self.theory)
 
     def samples(self) -> list[ClaimSamples]:
-        return samples_of(self.run, self.theory)
+        return samples_of(self.pass_, self.theory)
 
     def notes(self) -> list[str]:
-        return notes_of(self.run, self.theory)
+        return notes_of(self.pass_, self.theory)
 
     def merge(self, other: "Measured") -> None:
-        self.run.merge(other.run)
+        self.pass_.merge(other.pass_)
 
     def state(self) -> dict[str, Any]:
-        return self.run.state()
+        return self.pass_.state()
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], theory: Theory, *, first: int = 0) -> "Measured":
         restored = cls(theory)
-        restored.run = dataclasses.replace(Run.from_state(state, [theory]), first=first)
+        restored.pass_ = dataclasses.replace(Pass.from_state(state, [theory]), first=first)
         return restored
 
     @property
     def layers(self) -> Mapping[int, Accumulator]:
-        return self.run.accumulators[self.theory.key]
+        return self.pass_.accumulators[self.theory.key]
 
     @property
     def cache(self) -> Mapping[Any, Any]:
-        return self.run.caches[self.theory.key]._values
+        return self.pass_.caches[self.theory.key]._values

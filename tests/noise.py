@@ -31,9 +31,12 @@ DRAWS = 3
 
 
 def with_one_bit_noise(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return x with each entry moved by one unit in the last place, up or down, or left as it is."""
+    """Return x with each entry moved by one unit in the last place, up or down, or left as it is.
+
+    Zeros stay: what is exactly zero, as the queries of a head without weights, is so on every processor.
+    """
     direction = torch.randint(-1, 2, x.shape, generator=generator).to(x)
-    return torch.where(direction == 0, x, torch.nextafter(x, direction * torch.inf)).detach()
+    return torch.where((direction == 0) | (x == 0), x, torch.nextafter(x, direction * torch.inf)).detach()
 
 
 @contextmanager
@@ -79,17 +82,14 @@ def weight_tolerance(
 
 
 def noisy_heads(heads: Heads, generator: torch.Generator) -> Heads:
-    """Return the call with one-bit noise on every tensor; a tensor that several fields hold gets it once.
-
-    Zeros stay: what is exactly zero, as the queries of a head without weights, is so on every processor.
-    """
+    """Return the call with one-bit noise on every tensor; a tensor that several fields hold gets it once."""
     noisy: dict[Any, Tensor] = {}
 
     def changed(value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             key = (value.data_ptr(), value.shape, value.stride())
             if key not in noisy:
-                noisy[key] = torch.where(value == 0, value, with_one_bit_noise(value, generator))
+                noisy[key] = with_one_bit_noise(value, generator)
             return noisy[key]
         if isinstance(value, LinearMap | LayerNorm | ResidualStream):
             return replace(value, **{entry.name: changed(getattr(value, entry.name)) for entry in fields(value)})

@@ -32,6 +32,7 @@ from clearhead.report.folder import write_report as write_report
 from clearhead.shapes import ShapeError as ShapeError
 from clearhead.testing import check_attention as check_attention
 from clearhead.theories.example import Example as Example
+from clearhead.theories.example import Random as Random
 from clearhead.theories.max_margin import attention_svm as attention_svm
 from clearhead.theories.reason import Reason as Reason
 from clearhead.theories.reason import ReasonKind as ReasonKind

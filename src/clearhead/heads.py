@@ -120,10 +120,7 @@ class Heads:
         half-precision calls are in single precision.
         """
         wide = torch.promote_types(self.q.dtype, torch.float32)  # half precision overflows at scores of 65504
-        return attention_weights(
-            self.q.to(wide), self.k.to(wide), scale=self.scale, mask=self.mask, bias=self.bias, softcap=self.softcap,
-            sinks=None if self.sinks is None else self.sinks.to(wide),
-        )  # fmt: skip
+        return weights_of(self, wide)
 
     def __repr__(self) -> str:
         b, h, n, d = self.q.shape
@@ -148,6 +145,14 @@ def attention_weights(
 ) -> Float[Tensor, "*b h n m"]:
     """Return the weights of softmax attention; the row of a query without a visible key is 0."""
     return softmax_weights(attention_scores(q, k, scale=scale, softcap=softcap), mask=mask, bias=bias, sinks=sinks)
+
+
+def weights_of(call: Any, dtype: torch.dtype) -> Tensor:
+    """Return the attention weights of `Heads` or of one example, computed in a dtype."""
+    return attention_weights(
+        call.q.to(dtype), call.k.to(dtype), scale=call.scale, mask=call.mask, bias=call.bias, softcap=call.softcap,
+        sinks=None if call.sinks is None else call.sinks.to(dtype),
+    )  # fmt: skip
 
 
 def attention_scores(

@@ -62,11 +62,14 @@ class Registry(Generic[Unit]):
         self._own = {name: EntryPoint(name, value, group) for name, value in (own or {}).items()}
         self._registered: dict[str, Unit] = {}
 
-    def register(self, name: str, unit: Unit) -> None:
-        """Add a unit in this process. Raise InputError if it is none, or if there is one of that name."""
+    def register(self, name: str, unit: Unit, *, again: bool = False) -> None:
+        """Add a unit in this process. Raise InputError if it is none, or if there is one of that name.
+
+        again: whether it may replace one that this process added
+        """
         if expected := self._expected(name, unit):
             raise InputError(f"{unit!r} cannot be the {self._noun} {name}: it is not {expected}")
-        if name in self.names():
+        if name in (self._entries()[0] if again else self.names()):
             raise InputError(f"there is a {self._noun} {name} already; choose another name")
         self._registered[name] = unit
 
@@ -148,7 +151,7 @@ class Registry(Generic[Unit]):
         except Exception as error:
             cause = " ".join(str(error).split())
             raise InputError(
-                f"{failure}: {type(error).__name__}: {cause}; reinstall or uninstall that package"
+                f"{failure}: {type(error).__name__}: {cause}; correct, reinstall or uninstall that package"
             ) from error
         if expected := self._expected(entry.name, unit):
             raise InputError(f"{failure}: {entry.value} is not {expected}")

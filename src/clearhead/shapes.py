@@ -45,6 +45,7 @@ __all__ = [
     "broadcasts",
     "check_attention_operands",
     "check_finite",
+    "format_shapes",
 ]
 
 
@@ -62,9 +63,8 @@ def check_attention_operands(
     # A call that fits runs little code: after a long call nothing of it is in the processor's cache.
     q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
     if min(len(q_shape), len(k_shape), len(v_shape)) < 2:
-        raise ShapeError(
-            f"expected q (..., n, d), k (..., m, d), v (..., m, e); got {_shapes(q=q, k=k, v=v, mask=mask, bias=bias)}"
-        )
+        got = format_shapes(q=q, k=k, v=v, mask=mask, bias=bias)
+        raise ShapeError(f"expected q (..., n, d), k (..., m, d), v (..., m, e); got {got}")
     if (
         q_shape[-1] == 0
         or q_shape[-1] != k_shape[-1]
@@ -73,7 +73,7 @@ def check_attention_operands(
     ):
         raise ShapeError(
             "expected q (..., n, d), k (..., m, d), v (..., m, e) of one leading shape, one d > 0, one m; got "
-            f"{_shapes(q=q, k=k, v=v, mask=mask, bias=bias)}"
+            f"{format_shapes(q=q, k=k, v=v, mask=mask, bias=bias)}"
         )
     dtype, device = q.dtype, q.device
     if not dtype.is_floating_point or not dtype == k.dtype == v.dtype:
@@ -85,7 +85,7 @@ def check_attention_operands(
             continue
         scores = (*q_shape[:-1], k_shape[-2])
         if not broadcasts(tuple(extra.shape), scores):
-            got = _shapes(q=q, k=k, v=v, mask=mask, bias=bias)
+            got = format_shapes(q=q, k=k, v=v, mask=mask, bias=bias)
             raise ShapeError(f"expected {name} to broadcast to (..., n, m) = {scores}; got {got}")
         if name == "mask" and extra.dtype is not torch.bool:
             raise InputError(f"expected a boolean mask, True where a key is visible; got a mask of {extra.dtype}")
@@ -95,7 +95,8 @@ def check_attention_operands(
             raise InputError(f"expected every operand on one device; got {_each('device', q=q, **{name: extra})}")
 
 
-def _shapes(**operands: Tensor | None) -> str:
+def format_shapes(**operands: Tensor | None) -> str:
+    """Return the names and shapes of the operands that are not None, for an error message."""
     return ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
 
 

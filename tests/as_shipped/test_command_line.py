@@ -353,17 +353,14 @@ BAD = {
     "runs are nothing": (("reproduce", "vit/digits", "--out", ""), {}, "--out is empty; name a folder"),
     "runs in a file": (("reproduce", "vit/digits", "--out", "small.py"), {}, "small.py is a file or inside a file"),
     "no images": (("reproduce", "vit/fashion-mnist", "--data", "folder"), {}, "folder holds neither IDX files"),
-    "one seed": (("reproduce", "rpc/digits", "--seeds", "1"), {}, "Invalid value for '--seeds'"),
-    "no images to corrupt": (("reproduce", "rpc/robustness", "--data", "folder"), {}, "folder holds neither IDX files"),
-    "no epochs to time": (
-        ("reproduce", "rpc/step-time", "--epochs", "3"), {}, "does not take --epochs; it takes --seed and --out",
-    ),
+    "one seed": (("reproduce", "crate/digits", "--seeds", "1"), {}, "Invalid value for '--seeds'"),
     "baseline of a model of unknown kind": (
         ("audit", "small:Wrapped", "--batches", "small:batches", "--baseline", "all"), {},
         "cannot draw fresh random weights for Wrapped; give the models before training",
     ),
     "no such baseline": ((*SMALL_AUDIT, "--baseline", "some"), {}, "Invalid value for '--baseline'"),
     "unknown option": (("audit", "--colour"), {}, "No such option"),
+    "missing argument": (("figure",), {}, "see clearhead figure --help"),
     "unknown command": (("audti",), {}, "No such command"),
     "bad number": (("audit", "--seed", "many"), {}, "Invalid value for '--seed'"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""A package outside the repository: the files of docs/howto/extend, installed by their entry points alone.
+"""A package outside the repository: the files of docs/howto/extend, installed by pip into a folder of its own.
 
 A second package has units of the same names and units that cannot be loaded. They are reported with its name, and stop
 nothing.
@@ -6,6 +6,7 @@ nothing.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -30,15 +31,17 @@ from torch import nn
 class Attention(nn.Module):
     def __init__(self, seed):
         super().__init__()
+        torch.manual_seed(seed)
         self.maps = nn.Linear(12, 36, bias=False)
         self.maps.weight.data.normal_(0, 0.5, generator=torch.Generator().manual_seed(seed))
+        self.out = nn.Linear(12, 12)
 
     def attend(self, q, k, v):
-        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1) @ v
+        return self.out(((q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
 
     def forward(self, x):
         q, k, v = (part.reshape(len(x), -1, 3, 4).transpose(1, 2) for part in self.maps(x).chunk(3, dim=-1))
-        return x + self.attend(q, k, v).transpose(1, 2).flatten(2)
+        return x + self.attend(q, k, v)
 
 class Model(nn.Module):
     def __init__(self):
@@ -73,6 +76,7 @@ import my_model, my_operator, my_attack
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", ch.PackageWarning)
     model, batch = my_model.Model().eval(), {"input_ids": torch.arange(26).view(2, 13)}
+    alone = model(**batch)
     with ch.capture(model) as captured:
         before = model(**batch)
     record = ch.audit(model, [batch], theories=["own-token"])
@@ -92,6 +96,7 @@ print(json.dumps({
     "theory": [[theory.key, theory.package] for theory in record.theories],
     "findings": len(record.findings),
     "saved": json.loads(Path("saved/clearhead-swap.json").read_text()),
+    "same": torch.equal(alone, before),
     "changed": not torch.equal(before, swapped),
     "restored": torch.equal(loaded(**batch), swapped),
     "attacks": [[result.attack for result in one.results] for one in attacked],
@@ -100,7 +105,20 @@ print(json.dumps({
 """
 
 
-def _install(site: Path, name: str, groups: dict[str, dict[str, str]]) -> None:
+def _pip_install(package: Path, site: Path) -> None:
+    """Install a package as its author would, from a copy, without the network, into a folder."""
+    copy = shutil.copytree(package, site.parent / f"{site.name}-{package.name}")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(site)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(copy)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+
+
+def _list(site: Path, name: str, groups: dict[str, dict[str, str]]) -> None:
+    """Let a package have these entry points, without a build."""
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -112,12 +130,10 @@ def _install(site: Path, name: str, groups: dict[str, dict[str, str]]) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of packages: the examples as `mine`, and `theirs`, with the same names and one that is broken."""
     folder = tmp_path_factory.mktemp("site")
-    for example in EXAMPLES.glob("*.py"):
-        (folder / example.name).write_text(example.read_text())
+    _pip_install(EXAMPLES, folder)
     (folder / "my_model.py").write_text(MODEL)
     (folder / "broken.py").write_text("import no_such_module\n")
-    _install(folder, "mine", GROUPS)
-    _install(
+    _list(
         folder,
         "theirs",
         {group: dict.fromkeys((*units, "worst"), "broken:UNIT") for group, units in GROUPS.items()},
@@ -137,15 +153,15 @@ def test_each_unit_of_a_package_works_in_python(site: Path, tmp_path: Path) -> N
     done = _python(site, ["-c", SCRIPT], tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["interface"] == ["attend method"]
+    assert found["interface"] == ["attend-method"]
     assert found["heads"] == [[2, 3, 13, 4]] * 2
     assert found["theory"] == [["own-token", "mine"]]
     assert found["findings"] == 6
     swaps = [{"operator": {"operator": "sharper", "factor": 3.0}, "layers": ["layers.1"]}]
     assert found["saved"]["swaps"] == swaps
-    assert (found["changed"], found["restored"]) == (True, True)
+    assert (found["same"], found["changed"], found["restored"]) == (True, True, True)
     assert found["attacks"] == [["brighter"], ["brighter"]]
-    for name in ("theory own-token", "operator sharper", "interface attend method", "attack brighter"):
+    for name in ("theory own-token", "operator sharper", "interface attend-method", "attack brighter"):
         assert f"the {name} of theirs is not used: mine has one of that name" in found["warnings"]
     assert any("the interface worst of theirs cannot be loaded" in line for line in found["warnings"])
     with pytest.raises(InputError, match="expected an operator among softmax"):  # where the package is not installed

@@ -12,7 +12,7 @@ import pytest
 CODE = """
 import os, time, torch
 from clearhead.audit.engine import feed
-from clearhead.audit.parts import Run
+from clearhead.audit.part import Pass
 from clearhead.heads import Heads
 from clearhead.theories import max_margin
 torch.manual_seed(0)
@@ -20,11 +20,11 @@ torch.set_num_threads(int(os.environ["THREADS"]))
 def call():
     return Heads(layer=0, name="", scale=1.0, **{x: torch.randn(6, 3, 64, 16) for x in ("q", "k", "v", "out")})
 calls = [call() for _ in range(3)]
-feed(Run(theories=[max_margin.THEORY]), calls[0])
-run = Run(theories=[max_margin.THEORY])
+feed(Pass(theories=[max_margin.THEORY]), calls[0])
+pass_ = Pass(theories=[max_margin.THEORY])
 started = time.process_time()
 for call in calls:
-    feed(run, call)
+    feed(pass_, call)
 print(time.process_time() - started)
 """
 

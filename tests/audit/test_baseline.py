@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from clearhead.audit import part_runs
+from clearhead.audit import measuring
 from clearhead.audit.baseline import BASELINE, BASELINE_INPUTS, TRAINED_NORMS, with_baseline
 from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
 from clearhead.audit.judging import judge
@@ -94,14 +94,14 @@ def test_only_what_the_second_baseline_can_change_is_measured(
     model = BERT.make() if gains == "initial" else trained
     runs: list[str] = []
 
-    begin = part_runs.Run
+    begin = measuring.Pass
 
     def counted(*, theories: Any, controls: bool, **options: Any) -> Any:
         if not controls:  # the trained model is measured with controls, the baseline without
             runs.extend(theory.key for theory in theories)
         return begin(theories=theories, controls=controls, **options)
 
-    monkeypatch.setattr(part_runs, "Run", counted)
+    monkeypatch.setattr(measuring, "Pass", counted)
     record = audit(model, _batches(), theories=("symmetry", "attention-sinks"), baseline=fresh)
     again = ["attention-sinks"] if gains == "trained" else []
     assert runs == ["symmetry", "attention-sinks", *again, "attention-sinks", *again]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import transformers
 from torch import Tensor, nn
 
 from clearhead._capture import capture
-from clearhead.audit.engine import feed
-from clearhead.audit.model_runs import measure
 from clearhead.audit.options import AuditOptions
-from clearhead.audit.parts import Run, Span
+from clearhead.audit.part import Pass
+from clearhead.audit.passes import measure
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
+from clearhead.audit.workers import OneProcess
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError
 from clearhead.interfaces.placement import full_weights, input_device
@@ -175,12 +174,9 @@ def test_every_captured_tensor_is_moved_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Heads, "to", counted)
     theories = find_theories()
-    run = Run(theories=theories)
-    seconds = dict.fromkeys((theory.title for theory in theories), 0.0)
-    observed = partial(feed, run, seconds=seconds)
     with torch.no_grad():
         measure(
-            bert(), batches()[:1], run, Span(), observed, lambda done: None, lambda inputs: None, AuditOptions(),
+            bert(), batches()[:1], Pass(theories=theories), OneProcess(theories), AuditOptions(), sizes=[],
             checked=[f"encoder.layer.{i}.attention.self" for i in range(2)],
         )  # fmt: skip
     assert [OnDevice.moves[id(getattr(device_heads[0], name))] for name in ("q", "k", "v", "out")] == [1, 1, 1, 1]

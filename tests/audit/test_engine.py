@@ -379,7 +379,7 @@ def test_claims_that_are_not_wanted_are_neither_measured_nor_found() -> None:
 
     def measure(example: Example, rng: Random) -> Samples:
         asked.append([claim for claim in (FIRST, SECOND) if example.wants(claim)])
-        return {claim: Sample(value=np.zeros(1), controls={}) for claim in (FIRST, SECOND)}
+        return {claim: Sample(value=np.zeros(HEADS), controls={}) for claim in (FIRST, SECOND)}
 
     theory = Theory(key="t", title="t", claims=(FIRST, SECOND), measure=measure)
     some, everything = Measured(theory, claims=[FIRST]), Measured(theory)

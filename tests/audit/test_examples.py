@@ -1,5 +1,7 @@
 """Examples of a call: every tensor of an example belongs to its own input and window."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -77,3 +79,28 @@ def test_one_window_of_each_input_is_drawn() -> None:
     for index, (example,) in enumerate(_examples(heads, Windows.ONE)):
         windows = heads.q[index * WINDOWS : (index + 1) * WINDOWS]
         assert sum(torch.equal(example.q, window) for window in windows) == 1
+
+
+def test_attention_weights_are_those_of_the_call() -> None:
+    """Each part of the call matters, and the weights lead to its output."""
+    heads = dataclasses.replace(_heads(), softcap=1.5, sinks=torch.arange(HEADS, dtype=torch.float64))
+    expected = heads.attention_weights()
+    for by_input, entry in zip(_examples(heads, Windows.WHOLE), range(0, ENTRIES, WINDOWS), strict=True):
+        (example,) = by_input
+        weights = example.attention_weights()
+        torch.testing.assert_close(weights, expected[entry])
+        for name in ("mask", "bias", "softcap", "sinks"):
+            without = dataclasses.replace(example, **{name: None}).attention_weights()
+            assert not torch.allclose(without, weights), name
+        half = dataclasses.replace(example, q=example.q.float(), k=example.k.float()).attention_weights()
+        assert half.dtype is torch.float64
+
+
+def test_tokens_are_the_keys_that_a_head_sees() -> None:
+    heads = _heads()
+    assert heads.mask is not None
+    heads.mask[..., [2, 5]] = False
+    heads.mask[:, 1:, :, 3] = False
+    for (example,) in _examples(heads, Windows.WHOLE):
+        assert example.tokens.tolist() == [0, 1, 3, 4, 6, 7, 8, 9, 10]
+        assert dataclasses.replace(example, mask=None).tokens.tolist() == list(range(KEYS))

@@ -14,7 +14,7 @@ from clearhead.audit.findings import ControlResult, Finding, Verdict
 from clearhead.audit.judging import judge, summarise
 from clearhead.numerics.moments import Interval
 from clearhead.report.grid import arrange, beyond_controls
-from clearhead.report.head_table import print_head_table
+from clearhead.report.terminal_tables import print_head_table
 from clearhead.report.wording import MARKS, RULES, closest_control, evidence, headline, position
 from clearhead.theories.theory import Direction, Unit
 from tests.audit.synthetic_findings import CLAIM, control, finding

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clearhead.audit import engine, model_runs
+from clearhead.audit import engine, passes
 from clearhead.audit.baseline import BASELINE
-from clearhead.audit.findings import Verdict
-from clearhead.audit.model_runs import first_inputs
+from clearhead.audit.findings import NoEvidence, Verdict
+from clearhead.audit.passes import first_inputs
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit
 from clearhead.interfaces import AttentionNotSeenError
@@ -24,7 +24,7 @@ from clearhead.loading.model import baseline_draw
 from clearhead.operators.kernel_pca import kernel_pca as keys_axes
 from clearhead.report.folder import write_report
 from clearhead.theories import attention_sinks, coding_rate, kernel_pca, max_margin
-from clearhead.theories.kernel_pca.kernels import KERNEL
+from clearhead.theories.kernel_pca.measurement import KERNEL
 from clearhead.theories.theory import Role
 from tests.interfaces.zoo import FAMILIES, with_large_weights
 
@@ -395,7 +395,8 @@ def test_a_theory_that_needs_the_baseline_has_it_among_its_controls(encoder_pair
     assert not compared.notes
     assert one.notes == ("coding rate: one baseline model is shown and does not decide; give several",)
     for record in (alone, one, nobody):
-        verdicts = {f.verdict for f in record.findings if f.claim.theory == "coding rate" and f.inputs}
+        measured = [f for f in record.findings if f.claim.theory == "coding rate" and f.inputs]
+        verdicts = {f.verdict for f in measured if f.no_evidence is not NoEvidence.EQUAL}
         assert verdicts <= {Verdict.UNDECIDED, Verdict.NOT_APPLICABLE}
     assert not all(f.verdict is Verdict.UNDECIDED for f in compared.findings)
     assert not any(c.decisive for f in one.findings for c in f.controls if c.name == BASELINE)
@@ -478,13 +479,13 @@ def test_only_theories_that_need_the_stream_have_it_captured(
     encoder_pair: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    whole = model_runs.capture
+    whole = passes.capture
 
     def noted(*args: Any, residual_stream: bool = False, **kwargs: Any) -> Any:
         asked.append(residual_stream)
         return whole(*args, residual_stream=residual_stream, **kwargs)
 
-    monkeypatch.setattr(model_runs, "capture", noted)
+    monkeypatch.setattr(passes, "capture", noted)
     for theory in ("kernel-pca", "coding-rate"):
         audit(encoder_pair[0], [FAMILIES["bert"].inputs()], baseline=None, theories=theory)
     assert asked == [False, True]

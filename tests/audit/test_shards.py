@@ -17,8 +17,8 @@ from torch import nn
 
 from clearhead.audit import checkpoint as checkpoints
 from clearhead.audit.finishing import finish_audit
-from clearhead.audit.part_runs import measure_part
-from clearhead.audit.parts import Coverage, Shard, span_of
+from clearhead.audit.measuring import measure_part
+from clearhead.audit.part import Shard, history_start
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import AuditError, audit, options_and_baseline
 from clearhead.audit.shards import audit_shard, merge_parts, merge_shards, read_shards, shard_from_environment
@@ -264,11 +264,10 @@ def test_a_shard_that_does_not_cover_the_inputs_of_its_number_is_refused(
     for number in (1, 2):
         audit_shard(model, batches_of(inputs), shard=f"{number}/2", folder=tmp_path, **SHORT)
     first, second = read_shards(tmp_path)
-    [run] = second.runs
     if change == "the inputs of another shard":
         second = dataclasses.replace(first, shard=second.shard)
     elif change == "more inputs":
-        run.covered = Coverage(run.covered.inputs + 1, run.covered.tokens)
+        second.audited.inputs += 1
     else:
         second.sizes = [size + 1 for size in second.sizes]
     with pytest.raises(InputError, match=r"shard-2-of-2\.safetensors .*inputs 7 to 12 of 12.*--shard 2/2"):
@@ -328,13 +327,11 @@ def test_every_batch_is_in_one_shard() -> None:
             assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_span_begins_with_the_inputs_before_its_first() -> None:
-    span = span_of([4, 4, 4, 4, 4, 4], 4, 6)
-    assert (span.lead, span.start, span.end, span.first, span.lead_inputs) == (1, 4, 6, 16, 12)
-    span = span_of([5, 5, 5, 5], 3, None)
-    assert (span.lead, span.first, span.lead_inputs) == (0, 15, 15)
-    assert span_of([4, 4], 1, None).lead == 0
-    assert span_of([4, 4], 0, None).lead == 0
+def test_the_history_of_a_batch_is_the_inputs_before_it() -> None:
+    assert history_start([4, 4, 4, 4, 4, 4], 4) == 1
+    assert history_start([5, 5, 5, 5], 3) == 0
+    assert history_start([20, 1, 1], 2) == 0
+    assert history_start([4, 4], 1) == history_start([4, 4], 0) == history_start([], 0) == 0
 
 
 @pytest.mark.parametrize(

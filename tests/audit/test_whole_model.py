@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.audit import fidelity
-from clearhead.audit.model_runs import run_whole_model
+from clearhead.audit.passes import run_whole_model
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.example import ModelOutput
 from clearhead.theories.symmetry import whole_model

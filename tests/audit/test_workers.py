@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from clearhead.audit import checkpoint as checkpoints
 from clearhead.audit import workers as processes
 from clearhead.audit.checkpoint import Checkpoint
+from clearhead.audit.measuring import measure_part
 from clearhead.audit.options import AuditOptions, Baseline
-from clearhead.audit.part_runs import measure_part
-from clearhead.audit.parts import Run
+from clearhead.audit.part import Pass
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import audit
 from clearhead.audit.shards import audit_shard, merge_shards
@@ -142,7 +142,7 @@ def test_what_predictions_were_made_of_stays_in_the_workers(model: nn.Module) ->
     def kept(workers: int) -> bool:
         options = AuditOptions(theories=("max-margin",), baseline=Baseline.NONE, workers=workers)
         part = measure_part(model, batches(), options, checkpoint=Checkpoint(None))
-        return any(layer["kept"] for layer in part.runs[0].state()["layers"]["max-margin"])
+        return any(layer["kept"] for layer in part.passes[0].state()["layers"]["max-margin"])
 
     assert kept(workers=1)
     assert not kept(workers=2)
@@ -257,11 +257,11 @@ def test_few_calls_wait_for_a_slow_worker(monkeypatch: pytest.MonkeyPatch, most:
     gate = multiprocessing.get_context("fork").Event()
     monkeypatch.setattr(Accumulator, "collect", lambda self, by_input, **options: gate.wait())
     [theory] = find_theories(["attention-sinks"])
-    run = Run(theories=[theory])
+    pass_ = Pass(theories=[theory])
     q = torch.rand(3, 2, 499, 31)
     heads = Heads(layer=0, name="attention", q=q, k=q, v=q, out=q, scale=0.5)
     with Workers(1, [theory]) as workers:
-        workers.begin(run)
+        workers.begin(pass_)
         for _ in range(1 + waiting):
             workers.feed(heads, inputs=3, ahead=0)
         further = threading.Thread(target=workers.feed, args=(heads,), kwargs={"inputs": 3, "ahead": 0})

@@ -1,4 +1,4 @@
-"""Links between documents lead to files and headings that exist."""
+"""Links between documents lead to files and headings that exist; tables have a header."""
 
 import re
 from pathlib import Path
@@ -34,6 +34,15 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert target.is_relative_to(ROOT), link
         if anchor and target.suffix == ".md":
             assert anchor in _anchors(target), link
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.suffix == ".md"], ids=lambda page: page.name)
+def test_every_table_has_a_header(page: Path) -> None:
+    """A line of dashes without one as wide above it is shown as text."""
+    lines = _text(page).splitlines()
+    for above, line in zip(["", *lines], lines, strict=False):
+        if re.fullmatch(r"\|[\s:|-]+\|", line):
+            assert len(re.findall(r"(?<!\\)\|", above)) == line.count("|"), line
 
 
 def test_pages_that_messages_name_exist() -> None:

@@ -94,3 +94,32 @@ def test_an_interface_has_the_name_that_it_is_registered_by() -> None:
         INTERFACES.register("other", OWNING)
     with pytest.raises(InputError, match="interface owning already"):
         INTERFACES.register("owning", OWNING)
+
+
+class _Wrong(_Attachment):
+    """An interface that returns the output with heads joined, or swaps the axes of heads and tokens."""
+
+    def attend(self, x: Tensor) -> Tensor:
+        own = type(self.module).attend(self.module, x)
+        q = x[:, None] if self.joined else x[:, :, None]
+        call = Call(name=self.name, module=self.module, interface=self.interface, q=q, k=q, v=q, scale=6**-0.5)
+        return self.run(call, lambda: (own if self.joined else own[:, :, None], own))[1].model_output
+
+
+@pytest.mark.parametrize(
+    ("joined", "words"),
+    [
+        (True, r"0 \(wrong\): expected an attention output of shape \(3, 1, 5, 6\), .*; got \(3, 5, 6\)"),
+        (False, r"check the scale, the mask and the layout \(b, h, n, d\) of the interface wrong"),
+    ],
+)
+def test_a_wrong_layout_is_an_error_that_names_the_interface(
+    joined: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(INTERFACES, "_registered", {})
+    monkeypatch.setattr(_Wrong, "joined", joined, raising=False)
+    attach = lambda layer, handler: attach_to(layer, handler, _Wrong)  # noqa: E731
+    INTERFACES.register("wrong", Interface(name="wrong", find=_find, attach=attach))
+    model, x = nn.Sequential(Owning()).eval(), torch.randn(3, 5, 6)
+    with pytest.raises(InputError, match=words):
+        check_fidelity(model, lambda: model(x))

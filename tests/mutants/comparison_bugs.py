@@ -39,6 +39,6 @@ MUTANTS = (
     Mutant("compare: every verdict counts as another", "comparison:Difference.verdict_differs", "self.verdicts[1]", "None", (REPORT,)),
     Mutant("compare: the swap is not applied", "audit_command:_load", "loaded = _swapped(loaded, request.swap)", "pass", (COMPARE,)),
     Mutant("compare: a model is not audited like the report", "compare_command:run_comparison", "like is not None and (first is None or second is None)", "False", (COMPARE,)),
-    Mutant("swap: swapped layers are measured", "part_runs:_without_swapped", "{layer.layer for layer in fidelity.layers if layer.name not in swapped}", "{layer.layer for layer in fidelity.layers}", (COMPARISON,)),
+    Mutant("swap: swapped layers are measured", "measuring:_without_swapped", "{layer.layer for layer in fidelity.layers if layer.name not in swapped}", "{layer.layer for layer in fidelity.layers}", (COMPARISON,)),
     Mutant("page: the comparison's names are not escaped", "html:page_template", "Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(lambda file: page_file(file, package)))", "Environment(autoescape=False, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(lambda file: page_file(file, package)))", (REPORT,)),
 )  # fmt: skip

@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant("sampled tokens: short inputs too", "samples:sample_tokens", "count <= LONGEST", "count <= SAMPLE_SIZE", CAPTURED),
     Mutant("sampled tokens: not said", "measurement:KernelPCA._measure", "not torch.equal(keys, visible)", "False", CAPTURED),
     Mutant("kernel PCA: an invariant control decides", "entry:make_sample", "(claim, control) not in INVARIANT", "True", CLAIMS),
-    Mutant("kernel PCA: the same random maps in every layer", "controls:RandomMaps.draw", "[seed, layer, c, e]", "[seed, 0, c, e]", CLAIMS),
+    Mutant("kernel PCA: the same random maps in every layer", "controls:RandomMaps.draw", "Random(seed, layer, c, e)", "Random(seed, 0, c, e)", CLAIMS),
     Mutant("kernel PCA: other random maps on every input", "measurement:KernelPCA._values", "example.seed", "example.seed + example.number", CLAIMS),
     Mutant("kernel PCA: the same random values in every layer and on every input", "measurement:KernelPCA._values", "rng.torch", "torch.Generator().manual_seed(example.seed)", CLAIMS),
     Mutant("kernel PCA: the same random values in every layer", "measurement:KernelPCA._values", "rng.torch", "torch.Generator().manual_seed(example.seed + 1000 * example.number)", CLAIMS),

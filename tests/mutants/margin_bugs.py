@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant("norms: negative multipliers not removed", "norms:bracket", "np.where(inequality, np.maximum(multipliers, 0), multipliers)", "multipliers * 1.0", NORMS),
     Mutant("norms: Frobenius norm as the dual of the nuclear norm", "norms:dual_norm", "np.linalg.norm(W, 2)", "np.linalg.norm(W)", NORMS),
     Mutant("norms: max-entry norm as its own dual", "norms:dual_norm", "np.abs(W).sum", "np.abs(W).max", NORMS),
-    Mutant("norms: equalities not checked", "certificate:", "EQUALITY_TOLERANCE = 1e-10", "EQUALITY_TOLERANCE = 10000000000.0", NORMS),
+    Mutant("norms: equalities not checked", "solution:", "EQUALITY_TOLERANCE = 1e-10", "EQUALITY_TOLERANCE = 10000000000.0", NORMS),
     Mutant("frobenius: distance from zero instead of near", "frobenius:Projection.nearest", "W if near is None else near + W", "W", FROBENIUS),
     Mutant("nuclear: half the shrinkage", "nuclear:_shrink", "tau / values[positive]", "0.5 * tau / values[positive]", NUCLEAR),
     Mutant("nuclear: wide bounds count as proof", "nuclear:_Best.proved", "self._tolerance", "0.5", NUCLEAR),

@@ -8,11 +8,11 @@ KEPT = ("tests/theories/max_margin/test_kept.py",)
 PREDICTIONS = ("tests/theories/max_margin/test_predictions.py",)
 
 MUTANTS = (
-    Mutant("margin: queries' bias left out", "random_heads:TokenSpace.__init__", "right if queries.bias is None else torch.cat([right, queries.bias.cpu().double().unsqueeze(-2)], dim=-2)", "right", HEADS),
-    Mutant("margin: scale left out of the norm", "random_heads:TokenSpace.values", "self._scale * torch.linalg.svdvals(product)", "torch.linalg.svdvals(product)", HEADS),
-    Mutant("margin: keys and queries exchanged in W", "random_heads:TokenSpace.matrix", "self._scale * self._left[head] @ self._right[head].mT", "self._scale * self._right[head] @ self._left[head].mT", HEADS),
-    Mutant("margin: rotated heads lose the singular values", "random_heads:TokenSpace.rotated_heads", "self.values", "torch.ones_like(self.values)", HEADS),
-    Mutant("margin: other random heads in every call", "measurement:MaxMarginOnHeads._untrained_heads.draw", "int(seed.generate_state(1)[0])", "int(torch.randint(9 ** 9, ())) + id(example)", HEADS),
+    Mutant("margin: queries' bias left out", "random_heads:_TokenSpace.__init__", "right if queries.bias is None else torch.cat([right, queries.bias.cpu().double().unsqueeze(-2)], dim=-2)", "right", HEADS),
+    Mutant("margin: scale left out of the norm", "random_heads:_TokenSpace.values", "self._scale * torch.linalg.svdvals(product)", "torch.linalg.svdvals(product)", HEADS),
+    Mutant("margin: keys and queries exchanged in W", "random_heads:_TokenSpace.matrix", "self._scale * self._left[head] @ self._right[head].mT", "self._scale * self._right[head] @ self._left[head].mT", HEADS),
+    Mutant("margin: rotated heads lose the singular values", "random_heads:Space.rotated_heads", "self.values", "torch.ones_like(self.values)", HEADS),
+    Mutant("margin: other random heads in every call", "measurement:MaxMarginOnHeads._untrained_heads.draw", "Random(example.seed, example.layer, HEAD_SEED)", "Random(int(torch.randint(9 ** 9, ())) + id(example))", HEADS),
     Mutant("margin: hidden tokens are visible", "choices:_draw_choices.choices_of_example", "visible[position]", "visible[position] | True", HEADS),
     Mutant("margin: padding used as queries", "choices:_usable_queries", "visible.any(dim=0)", "True", HEADS),
     Mutant("margin: the least likely token is selected", "choices:_choice", "kind_scores.argmax", "kind_scores.argmin", HEADS),
@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant("margin: every constraint supports", "problems:Fit.supports", "1e-09 * weights.max()", "-1", HEADS),
     Mutant("margin: held-out selection among sampled tokens only", "held_out:Trial.accuracy", "candidates[selected] = True", "pass", HEADS),
     Mutant("margin: selected tokens pull away", "held_out:_difference", "np.add", "np.subtract", HEADS),
-    Mutant("margin: unsaturated heads are judged", "claims:_claim", "None if condition else SATURATED_HEADS", "None", HEADS),
+    Mutant("margin: unsaturated heads are judged", "max_margin.claims:", "REQUIRED_SATURATION = 0.5", "REQUIRED_SATURATION = -1.0", HEADS),
     Mutant("margin: the tautology is judged", "evidence:_sample", "claim is c.SEPARABLE", "False", HEADS),
     Mutant("margin: head space without its note", "measurement:MaxMarginOnHeads.claims_of", "_maps_known(example)", "True", HEADS),
     Mutant("margin: another head's scores", "evidence:_GroupMeasurement.model_head", "group.scores(MODEL, 0, h)", "group.scores(MODEL, 0, 0)", HEADS),

@@ -13,13 +13,13 @@ LOOP = ("lab/tests/training/test_loop.py",)
 CALIBRATION = ("tests/calibration/test_runs.py",)
 
 MUTANTS = (
-    Mutant("missed: every shard measures the baseline", "part_runs:measure_part", "sum(scanned.sizes[:shard.batches(len(scanned.sizes)).start]) < BASELINE_INPUTS", "True", SHARDS),
-    Mutant("missed: every shard measures the whole model", "part_runs:_Runs.measure_model", "part.shard.number == 1", "True", SHARDS),
-    Mutant("missed: control inputs are not compared", "parts:Part.differences", "name != 'workers'", "name not in ('workers', 'control_inputs')", SHARDS),
-    Mutant("missed: losses are not compared", "parts:Part.differences", "name != 'workers'", "name not in ('workers', 'loss')", SHARDS),
-    Mutant("missed: tokens are lost in a merge", "parts:Run.merge", "self.covered += other.covered", "self.covered = Coverage(self.covered.inputs + other.covered.inputs, self.covered.tokens)", SHARDS),
+    Mutant("missed: every shard measures the baseline", "measuring:measure_part", "sum(scanned.sizes[:own_batches.start]) < BASELINE_INPUTS", "True", SHARDS),
+    Mutant("missed: every shard measures the whole model", "measuring:measure_part", "shard.number == 1", "True", SHARDS),
+    Mutant("missed: control inputs are not compared", "part:Part.differences", "name != 'workers'", "name not in ('workers', 'control_inputs')", SHARDS),
+    Mutant("missed: losses are not compared", "part:Part.differences", "name != 'workers'", "name not in ('workers', 'loss')", SHARDS),
+    Mutant("missed: tokens are lost in a merge", "part:Pass.merge", "self.tokens += other.tokens", "pass", SHARDS),
     Mutant("missed: shards in the order of their names", "shards:merge_parts", "part.shard.number", "part.shard.file_name", SHARDS),
-    Mutant("missed: other machines are refused", "parts:Part.differences", "dataclasses.replace(other.manifest, machine=self.manifest.machine)", "other.manifest", SHARDS),
+    Mutant("missed: other machines are refused", "part:Part.differences", "dataclasses.replace(other.manifest, machine=self.manifest.machine)", "other.manifest", SHARDS),
     Mutant("missed: a requirement at its boundary", "results:_with_requirements", "values[needed.statistic, finding.layer, finding.head] < needed.at_least", "values[needed.statistic, finding.layer, finding.head] <= needed.at_least", REQUIREMENTS),
     Mutant("missed: a requirement is ignored", "results:_with_requirements", "not values[needed.statistic, finding.layer, finding.head] < needed.at_least", "True", REQUIREMENTS),
     Mutant("missed: groups have the random numbers of inputs", "groups:Groups._end_group", "Random(last.seed, last.layer, OF_GROUPS, group.number)", "Random(last.seed, last.layer, group.number)", GROUPS),

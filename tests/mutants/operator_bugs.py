@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant("kernel PCA: sign of axes not fixed", "kernel_pca:_assemble", "same_sign(pairs.vectors)", "1", KERNEL_PCA),
     Mutant("kernel PCA: no warning for equal eigenvalues", "eigenpairs:identified", "MIN_GAP * machine_epsilon(values.dtype)", "-MIN_GAP", KERNEL_PCA),
     Mutant("kernel PCA: one decomposition for all masks", "kernel_pca_attention:_by_key_set", "count[batch].unsqueeze(-1)", "count[batch].max()", KERNEL_PCA),
-    Mutant("kernel PCA: queries centred by default", "kernel_pca_attention:_project", "settings.center_queries", "not settings.center_queries", KERNEL_PCA),
+    Mutant("kernel PCA: queries centred by default", "kernel_pca_attention:_project", "center_queries", "not center_queries", KERNEL_PCA),
     Mutant("kernel PCA: derivative of an axis with the wrong sign", "eigenpairs:dense_eigenpairs", "values.unsqueeze(-2) - all_values.unsqueeze(-1)", "all_values.unsqueeze(-1) - values.unsqueeze(-2)", KERNEL_PCA),
     Mutant("krylov: always reports convergence", "krylov:krylov_eigenpairs", "exhausted or bool((residual.square() <= tolerance * values * distance).all())", "True", SOLVERS),
     Mutant("krylov: vectors not orthogonalised", "krylov:_new_directions", "image - basis @ (basis.mT @ image)", "image", SOLVERS),

@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant("inputs: all files are read", "inputs:_of_files", "files[:request.inputs]", "files", (INPUTS,)),
     Mutant("inputs: the checksum is that of names", "inputs:_of_files", "f'{path.relative_to(folder).as_posix()} {sha256_of_file(path)}'", "f'{path.relative_to(folder).as_posix()}'", (INPUTS,)),
     Mutant("inputs: waveforms of one batch have different lengths", "processors:_processor.encode_audio", "{'padding': True}", "{}", (INPUTS,)),
-    Mutant("inputs: samples of sound count as tokens", "model_runs:_count_tokens", "if not isinstance(ids, Tensor): return None\nmask = batch.get('attention_mask')", "mask = batch.get('attention_mask') if isinstance(batch, Mapping) else None\nif isinstance(mask, Tensor): return int(mask.sum())\nif not isinstance(ids, Tensor): return None", (INPUTS,)),
+    Mutant("inputs: samples of sound count as tokens", "passes:_count_tokens", "if not isinstance(ids, Tensor): return None\nmask = batch.get('attention_mask')", "mask = batch.get('attention_mask') if isinstance(batch, Mapping) else None\nif isinstance(mask, Tensor): return int(mask.sum())\nif not isinstance(ids, Tensor): return None", (INPUTS,)),
     Mutant("inputs: pixels from 0 to 255", "native:native_processor.encode", "torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255", "torch.from_numpy(pixels).permute(0, 3, 1, 2)", (INPUTS,)),
     Mutant("inputs: a processor may ask for any size", "folder_checks:check_processor", "number > MAX_INPUT_SIZES.get(name, number)", "False", (INPUTS,)),
     Mutant("demo: the Gram matrix is not centred", "kernel-pca.js", "value - means[i] - means[j] + mean", "value", (DEMOS,)),

@@ -9,8 +9,8 @@ NUMERICS = ("lab/tests/theorems/test_thresholds.py", "lab/tests/theorems/test_co
 MUTANTS = (
     Mutant("shrinkage past zero", "pursuit_options:soft_threshold", "(x.abs() - t).clamp_min(0)", "x.abs() - t", NUMERICS),
     Mutant("hard threshold inverted", "pursuit_options:hard_threshold", "x.abs() <= t", "x.abs() > t", NUMERICS),
-    Mutant("PCP: dual left out of the sparse step", "component_pursuit:principal_component_pursuit", "m - low_rank + dual / mu", "m - low_rank", NUMERICS),
-    Mutant("PCP: weight left out", "component_pursuit:principal_component_pursuit", "weight / mu", "1 / mu", NUMERICS),
+    Mutant("PCP: dual left out of the sparse step", "kernel_pca.pursuit:principal_component_pursuit", "m - low_rank + dual / mu", "m - low_rank", NUMERICS),
+    Mutant("PCP: weight left out", "kernel_pca.pursuit:principal_component_pursuit", "weight / mu", "1 / mu", NUMERICS),
     Mutant("mu: padding included in the norm", "clamped_keys:_visible_sums", "torch.where(visible, size, 0)", "size", BOUND),
     Mutant("mu: padding included in the count", "clamped_keys:_visible_sums", "visible.sum", "torch.ones_like(visible).sum", BOUND),
     Mutant("mu: mask transposed", "clamped_keys:_sums_by_query", "size @ weights.mT", "size @ weights", BOUND),

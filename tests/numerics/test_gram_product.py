@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from clearhead.numerics import gram_product
-from clearhead.numerics.gram import centred_gram
-from clearhead.numerics.gram_product import tiled_gram
+from clearhead.numerics import gram
+from clearhead.numerics.gram import centred_gram, tiled_gram
 from clearhead.numerics.precision import tolerance
 from tests.numerics.test_krylov import normal
 from tests.numerics.test_partial import on_threads
@@ -21,7 +20,7 @@ def relative(got: torch.Tensor, want: torch.Tensor) -> float:
 def test_product_is_that_of_the_centred_gram_matrix(
     dtype: torch.dtype, size: float, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gram_product, "TILE", tile)
+    monkeypatch.setattr(gram, "TILE", tile)
     k, x = (size * normal(139, 17)).to(dtype), normal(139, 5, seed=1).to(dtype)
     dense, tiled = centred_gram(k.double(), scale=0.25), tiled_gram(k, scale=0.25)
     # A score of size |s| has a rounding error of eps |s|, and so has its exponential.
@@ -52,7 +51,7 @@ def test_the_initial_guess_is_close_to_the_leading_eigenvectors() -> None:
 
 @pytest.mark.parametrize("tile", [2**20, 2**12])
 def test_results_are_bit_identical_for_any_number_of_threads(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gram_product, "TILE", tile)
+    monkeypatch.setattr(gram, "TILE", tile)
     k, x = normal(439, 17).float(), normal(439, 5, seed=1).float()
 
     def found() -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,5 +63,5 @@ def test_results_are_bit_identical_for_any_number_of_threads(tile: int, monkeypa
         for one, other in zip(alone, on_threads(count, found), strict=True):
             assert torch.equal(one, other)
     if tile == 2**12:  # control: another order of summation changes bits; the large tile holds all in one sum
-        monkeypatch.setattr(gram_product, "SHARES", 1)
+        monkeypatch.setattr(gram, "SHARES", 1)
         assert not torch.equal(alone[1], on_threads(1, found)[1])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clearhead.numerics.krylov import BLOCKS, krylov_eigenpairs
+from clearhead.numerics.eigenpairs import BLOCKS, krylov_eigenpairs
 from clearhead.numerics.precision import tolerance
 
 COUNT, WIDTH = 5, 11

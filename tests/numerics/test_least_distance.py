@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clearhead.numerics import least_distance as module
 from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.moments import Array
-from clearhead.numerics.nonnegative_qp import nonnegative_qp
+from clearhead.numerics.nonnegative_qp import NonnegativeQP
 from clearhead.numerics.precision import tolerance
 from tests.numerics.stored_rows import StoredRows
 
@@ -33,7 +33,7 @@ def test_the_shortest_vector_is_found(seed: int, size: tuple[int, int]) -> None:
     rows = separable(*size, seed)
     bound = np.random.default_rng(seed).exponential(size=size[0])
     result = least_distance(StoredRows(rows), bound, guess=np.zeros(size[0]))
-    best = nonnegative_qp(StoredRows(rows), bound)
+    best = NonnegativeQP(StoredRows(rows)).solve(bound)
     assert result is not None
     assert result.exists
     assert best.converged

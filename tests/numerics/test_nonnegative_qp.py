@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.numerics import nonnegative_qp as module
+from clearhead.numerics.least_distance import UnitRows
 from clearhead.numerics.moments import Array
-from clearhead.numerics.nonnegative_qp import NonnegativeQP, nonnegative_qp
+from clearhead.numerics.nonnegative_qp import NonnegativeQP
 from clearhead.numerics.precision import tolerance
-from clearhead.numerics.unit_rows import UnitRows
 from tests.numerics.stored_rows import StoredRows
 
 EXACT = 8 * tolerance(torch.float64)
@@ -43,7 +43,7 @@ def violation(rows: Array, linear: Array, equal: np.ndarray, x: Array) -> float:
 @given(seeds, sizes, st.sampled_from([0, 1, 2]))
 def test_solutions_satisfy_the_optimality_conditions(seed: int, size: tuple[int, int], free: int) -> None:
     rows, linear, equal = random_program(*size, seed, free=free)
-    result = nonnegative_qp(StoredRows(rows), linear, free=equal)
+    result = NonnegativeQP(StoredRows(rows), free=equal).solve(linear)
     assert result.converged
     assert violation(rows, linear, equal, result.x) < EXACT
     np.testing.assert_allclose(result.w, rows.T @ result.x, atol=EXACT * (1 + np.abs(result.x).sum()))
@@ -53,7 +53,7 @@ def test_solutions_satisfy_the_optimality_conditions(seed: int, size: tuple[int,
 def test_control_other_vectors_violate_the_optimality_conditions(seed: int) -> None:
     """The control of the test above."""
     rows, linear, equal = random_program(13, 11, seed)
-    x = nonnegative_qp(StoredRows(rows), linear).x
+    x = NonnegativeQP(StoredRows(rows)).solve(linear).x
     generator = np.random.default_rng(seed)
     assert violation(rows, linear, equal, generator.exponential(size=13)) > 1e-6
     if x.any():
@@ -63,8 +63,8 @@ def test_control_other_vectors_violate_the_optimality_conditions(seed: int) -> N
 @given(seeds, sizes)
 def test_repeated_rows_do_not_change_w(seed: int, size: tuple[int, int]) -> None:
     rows, linear, _ = random_program(*size, seed)
-    once = nonnegative_qp(StoredRows(rows), linear)
-    again = nonnegative_qp(StoredRows(np.repeat(rows, 3, axis=0)), np.repeat(linear, 3))
+    once = NonnegativeQP(StoredRows(rows)).solve(linear)
+    again = NonnegativeQP(StoredRows(np.repeat(rows, 3, axis=0))).solve(np.repeat(linear, 3))
     assert once.converged
     assert again.converged
     np.testing.assert_allclose(once.w, again.w, atol=1e3 * EXACT * (1 + np.linalg.norm(once.w)))
@@ -77,21 +77,21 @@ def test_an_unbounded_program_does_not_converge(seed: int, size: tuple[int, int]
     rows, linear, _ = random_program(*size, seed)
     rows[1] = -rows[0]
     linear[:2] = 1.0
-    result = nonnegative_qp(StoredRows(rows), linear)
+    result = NonnegativeQP(StoredRows(rows)).solve(linear)
     assert not result.converged
     assert (result.x >= 0).all()
     linear[:2] = -1.0, 1.0  # control: without the contradiction the program converges
-    assert nonnegative_qp(StoredRows(rows[:2]), linear[:2]).converged
+    assert NonnegativeQP(StoredRows(rows[:2])).solve(linear[:2]).converged
 
 
 @given(seeds, seeds)
 @settings(max_examples=30)
 def test_the_starting_point_does_not_matter(seed: int, other: int) -> None:
     rows, linear, equal = random_program(31, 7, seed, free=1)
-    best = nonnegative_qp(StoredRows(rows), linear, free=equal)
+    best = NonnegativeQP(StoredRows(rows), free=equal).solve(linear)
     start = np.random.default_rng(other).standard_normal(31)
     for guess in (best.x, np.where(equal, start, np.maximum(start, 0))):
-        result = nonnegative_qp(StoredRows(rows), linear, free=equal, start=guess)
+        result = NonnegativeQP(StoredRows(rows), free=equal).solve(linear, start=guess)
         assert result.converged
         np.testing.assert_allclose(result.w, best.w, atol=1e3 * EXACT * (1 + np.linalg.norm(best.w)))
 
@@ -115,7 +115,7 @@ def test_nearly_parallel_rows_do_not_reduce_the_accuracy_of_w(angle: float) -> N
     signs = np.array([1.0, -1.0, 1.0, -1.0, 1.0])[:, None]
     rows = unit(signs * np.ones((5, 7)) + angle * np.random.default_rng(0).standard_normal((5, 7)))
     linear = np.array([1.0, 2.0, 1.0, 3.0, 1.0])
-    result = nonnegative_qp(StoredRows(rows), linear)
+    result = NonnegativeQP(StoredRows(rows)).solve(linear)
     assert result.converged
     assert result.x.max() > 0.01 / angle**2
     missing = np.abs(linear - rows @ result.w)[result.x > 0].max()
@@ -126,9 +126,9 @@ def test_nearly_parallel_rows_do_not_reduce_the_accuracy_of_w(angle: float) -> N
 
 def test_too_many_multipliers_are_reported_as_not_converged(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, linear, _ = random_program(53, 29, 1)
-    assert nonnegative_qp(StoredRows(rows), linear).converged
+    assert NonnegativeQP(StoredRows(rows)).solve(linear).converged
     monkeypatch.setattr(module, "LARGEST", 2)
-    result = nonnegative_qp(StoredRows(rows), linear)
+    result = NonnegativeQP(StoredRows(rows)).solve(linear)
     assert not result.converged
     assert (result.x >= 0).all()
     np.testing.assert_allclose(result.w, rows.T @ result.x, atol=EXACT * np.abs(result.x).sum())
@@ -146,7 +146,7 @@ def test_stored_rows_are_unit_rows() -> None:
 
 
 def test_an_empty_program_is_solved() -> None:
-    result = nonnegative_qp(StoredRows(np.zeros((0, 3))), np.zeros(0))
+    result = NonnegativeQP(StoredRows(np.zeros((0, 3)))).solve(np.zeros(0))
     assert result.converged
     assert result.w.shape == (3,)
 
@@ -155,4 +155,4 @@ def test_a_w_too_long_for_float64_is_not_converged() -> None:
     """Two rows that nearly contradict each other: |w| is two over the angle, and f.w loses its precision."""
     for angle, result in ((1e-5, True), (1e-11, False)):
         rows = unit(np.array([[1.0, 0.0, 0.0], [-1.0, angle, 0.0]]))
-        assert nonnegative_qp(StoredRows(rows), np.ones(2)).converged is result
+        assert NonnegativeQP(StoredRows(rows)).solve(np.ones(2)).converged is result

@@ -18,13 +18,12 @@ from clearhead.numerics.coding_rate import (
     rate_gradient,
     subspace_rates,
 )
-from clearhead.numerics.eigenpairs import dense_eigenpairs
-from clearhead.numerics.gram_product import tiled_gram
-from clearhead.numerics.krylov import krylov_eigenpairs
+from clearhead.numerics.eigenpairs import dense_eigenpairs, krylov_eigenpairs
+from clearhead.numerics.gram import tiled_gram
 from clearhead.numerics.least_distance import least_distance
 from clearhead.numerics.logdet import log_det, log_det_gradient
 from clearhead.numerics.moments import RunningMoments, false_discovery_rate, prediction_p_value
-from clearhead.numerics.nonnegative_qp import nonnegative_qp
+from clearhead.numerics.nonnegative_qp import NonnegativeQP
 from clearhead.numerics.partial import all_eigenvalues, leading_eigenpairs
 from clearhead.numerics.spectrum import captured_fraction, features_from_log_kernel, orthonormal_basis
 from tests.numerics.stored_rows import StoredRows
@@ -52,7 +51,7 @@ REFUSED: dict[str, Callable[[Tensor], Any]] = {
     "features_from_log_kernel": lambda z: features_from_log_kernel(z @ z.mT),
     "orthonormal_basis": orthonormal_basis,
     "captured_fraction": lambda z: captured_fraction(z, torch.eye(4)[:, :2]),
-    "nonnegative_qp": lambda z: nonnegative_qp(StoredRows(z.double().numpy()), np.ones(len(z))),
+    "nonnegative_qp": lambda z: NonnegativeQP(StoredRows(z.double().numpy())).solve(np.ones(len(z))),
     "least_distance": lambda z: least_distance(StoredRows(z.double().numpy()), np.ones(len(z)), guess=np.ones(len(z))),
 }
 

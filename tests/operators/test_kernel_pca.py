@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.decomposition import KernelPCA as Reference
 from torch import Tensor
 
+from clearhead.numerics.eigenpairs import krylov_eigenpairs
 from clearhead.numerics.gram import centred_gram
-from clearhead.numerics.krylov import krylov_eigenpairs
 from clearhead.numerics.precision import machine_epsilon, tolerance
 from clearhead.operators.kernel_pca import (
     NAMES,

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clearhead.numerics.precision import tolerance
-from clearhead.operators.resizing import resize_matrix
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
     AlphaSymmetric,
     SMatrix,
+    resize_matrix,
     scaled_attention,
     slow_scaled_attention,
 )

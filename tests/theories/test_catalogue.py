@@ -1,5 +1,6 @@
 """Theories of installed packages: found by entry points, loaded when used, and named with their package."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,20 @@ def test_a_plug_in_is_measured_and_the_record_says_where_it_is_from(install) -> 
     }  # fmt: skip
 
 
+def test_the_manifest_says_that_the_file_of_a_plug_in_changed(install, tmp_path: Path) -> None:
+    install("x-theory = xplug:THEORY")
+    manifests = []
+    for code in (PLUGIN, PLUGIN, f"{PLUGIN}# edited\n"):
+        (tmp_path / "xplug.py").write_text(code)
+        sys.modules.pop("xplug", None)
+        record = audit(with_large_weights(Projecting()).double(), _batches(1), theories=["x-theory", "symmetry"])
+        manifests.append(record.manifest)
+    assert manifests[0].differences(manifests[1]) == []
+    (line,) = manifests[1].differences(manifests[2])
+    assert re.fullmatch(r"theory x-theory: xplug 1\.5 source \w{12}, now xplug 1\.5 source \w{12}", line)
+    assert "source" not in manifests[2].plugins["symmetry"]
+
+
 @pytest.mark.parametrize(
     ("entries", "code", "words"),
     [
@@ -79,6 +94,7 @@ def test_a_plug_in_that_cannot_be_loaded_gives_one_line(install, entries: str, c
     line = f"the theory {key} of xplug cannot be loaded: "
     assert str(caught.value).startswith(line)
     assert words in str(caught.value)
+    assert ("correct, reinstall or uninstall" in str(caught.value)) is ("is not" not in words)
     assert "\n" not in str(caught.value)
     loaded = load_theories()
     assert len(loaded.theories) == 5

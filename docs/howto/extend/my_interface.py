@@ -1,4 +1,4 @@
-"""An interface: attention modules that call a method `attend(q, k, v)` of their own."""
+"""An interface: attention modules with a method `attend(q, k, v)`, which ends with their projection `out`."""
 
 import clearhead as ch
 from clearhead.interfaces import Attachment, Call, Layer, attach_to
@@ -16,16 +16,20 @@ class AttendAttachment(Attachment):
         del self.module.attend
 
     def attend(self, q, k, v):
-        """Run the handlers on one call."""
-        own = type(self.module).attend
-        scale = q.shape[-1] ** -0.5
-        call = Call(name=self.name, module=self.module, interface=self.interface, q=q, k=k, v=v, scale=scale)
+        """Run the handlers on one call: q, k, v are (b, h, n, d)."""
+        module, scale = self.module, q.shape[-1] ** -0.5
+        call = Call(name=self.name, module=module, interface=self.interface, q=q, k=k, v=v, scale=scale)
 
         def compute():
-            out = own(self.module, q, k, v)
-            return out, out  # in the layout of the call, and the model's own tensor
+            joined = []  # the attention's output, (b, n, h d), is what the projection gets
+            with module.out.register_forward_pre_hook(lambda _, inputs: joined.append(inputs[0])):
+                returned = type(module).attend(module, q, k, v)
+            return joined[0].unflatten(-1, (q.shape[1], -1)).transpose(1, 2), returned
 
-        return self.run(call, compute)[0]
+        output, original = self.run(call, compute)
+        if output is original.output:
+            return original.model_output
+        return module.out(output.transpose(1, 2).flatten(2))
 
 
 def find(model):
@@ -38,4 +42,4 @@ def attach(layer, handler):
     return attach_to(layer, handler, AttendAttachment)
 
 
-INTERFACE = ch.Interface(name="attend method", find=find, attach=attach)
+INTERFACE = ch.Interface(name="attend-method", find=find, attach=attach)

@@ -26,12 +26,8 @@ def applies(example):
 
 def measure(example, rng):
     """Return the value of the claim by head, and the draws of its control by draw and head."""
-    scores = example.scale * (example.q @ example.k.mT).double()
-    if example.mask is not None:
-        scores = scores.masked_fill(~example.mask, -torch.inf)
-    weights = scores.softmax(dim=-1).nan_to_num()
-    tokens = torch.arange(weights.shape[-1])
-    orders = [torch.randperm(len(tokens), generator=rng.torch) for _ in range(20)]
+    weights, tokens = example.attention_weights(), example.tokens  # tokens: without padding
+    orders = [tokens[torch.randperm(len(tokens), generator=rng.torch)] for _ in range(20)]
     own, *others = (weights[:, tokens, order].mean(dim=-1).cpu().numpy() for order in (tokens, *orders))
     return {OWN: ch.Sample(value=own, controls={OTHERS: np.stack(others)})}
 

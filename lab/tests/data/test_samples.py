@@ -279,6 +279,18 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: (write_pets(f, PETS_NAMES) / "annotations" / "trainval.txt").write_text("pug_3 38 1 1\n"),
         r"without name, breed \(1 to 37\) and species \(1 or 2\): 'pug_3 38 1 1'",
     ),
+    "pets species": (
+        lambda f: (write_pets(f, PETS_NAMES) / "annotations" / "trainval.txt").write_text("pug_3 1 3 1\n"),
+        "without name, breed",
+    ),
+    "pets outside the folder": (
+        lambda f: (write_pets(f, PETS_NAMES) / "annotations" / "trainval.txt").write_text("../secret 1 1 1\n"),
+        "without name, breed",
+    ),
+    "no pets": (
+        lambda f: (write_pets(f, PETS_NAMES) / "annotations" / "trainval.txt").write_text("# nothing\n"),
+        "lists no image",
+    ),
 }
 
 

@@ -131,11 +131,10 @@ def test_the_catalogue_has_each_experiment_once() -> None:
     assert [experiment.name for experiment in EXPERIMENTS] == [
         "paper/projection-loss", "paper/eigenvectors", "paper/classification", "paper/robustness", "paper/language",
         "paper/segmentation", "paper/scaled-attention", "paper/cost",
-        "kernel-pca/models", "kernel-pca/linear-map", "vit/fashion-mnist", "vit/digits", "rpc/robustness", "rpc/digits",
-        "rpc/step-time",
+        "kernel-pca/models", "kernel-pca/linear-map", "vit/fashion-mnist", "vit/digits",
         "svm/models", "calibration/sceptr", "svm/local-convergence", "svm/convergence-type", "svm/rank",
         "svm/multi-token", "svm/trajectories", "svm/prompt", "svm/optimisers", "svm/regularisation-path", "svm/drift",
-        "svm/training", "coding-rate/sign-table", "crate/fashion-mnist", "crate/digits", "crate/segmentation",
+        "svm/training", "coding-rate/sign-table", "crate/fashion-mnist", "crate/digits",
     ]  # fmt: skip
     assert find_experiment("vit/digits") is DIGITS
     fields = {field.name for field in dataclasses.fields(Request)}

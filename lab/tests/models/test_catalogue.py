@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.errors import InputError
 from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
-from clearhead_lab.models.catalogue import CATALOGUE, build, catalogue_table, config_of, measure_size
+from clearhead_lab.models.catalogue import CATALOGUE, build, config_of, measure_size
 from clearhead_lab.models.language import LanguageModel
 from clearhead_lab.models.native import load_native, save_native
 from clearhead_lab.models.segmenter import Segmenter
@@ -145,5 +145,11 @@ def test_unknown_names_and_settings_raise_a_one_line_error(name: str, overrides:
 @once
 def test_the_documentation_has_the_table() -> None:
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
-    assert catalogue_table() in page
-    assert all(dataclasses.is_dataclass(entry.config) and f"| `{name}` |" in page for name, entry in CATALOGUE.items())
+    lines = ["| model | what it is | parameters | multiply-adds |", "|---|---|---|---|"]
+    for name, entry in CATALOGUE.items():
+        assert dataclasses.is_dataclass(entry.config)
+        size = measure_size(name)
+        unit, letter = (1e9, "G") if size.multiply_adds >= 1e9 else (1e6, "M")
+        count = f"{size.multiply_adds / unit:,.3g} {letter}"
+        lines.append(f"| `{name}` | {entry.meaning} | {size.parameters:,} | {count} |")
+    assert "\n".join(lines) in page

@@ -49,7 +49,8 @@ def test_the_calibration_error_is_that_of_the_clean_predictions(
     images, labels = test_digits
     found = [attack(model, images, labels, **FAST) for model in (undefended, Sharper(undefended))]
     for record, scores in zip(found, (undefended(images), 10 * undefended(images)), strict=True):
-        expected = calibration_error(scores.double().softmax(dim=-1), labels)
+        confidence, predicted = scores.double().softmax(dim=-1).max(dim=-1)
+        expected = calibration_error(confidence, predicted == labels)
         assert record.calibration_error == pytest.approx(expected, abs=1e-6)
         assert record.to_dict()["calibration_error"] == record.calibration_error
         assert float(record.settings["scores"]) == pytest.approx(float(scores.abs().mean()), rel=1e-3)

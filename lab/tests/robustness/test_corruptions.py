@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from clearhead_lab.robustness.corruptions import (
     sweep,
 )
 
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "robustness.md"
 BY_NAME = {corruption.name: corruption for corruption in CORRUPTIONS}
 RANDOM = {*(noise.name for noise in NOISES), "occlusion"}
 ROUNDING = tolerance(torch.float32)
@@ -190,3 +192,9 @@ def test_a_sweep_measures_each_corruption_at_each_severity() -> None:
     shown = corrupt(images, BY_NAME["impulse noise"], severity=4, seed=5)
     assert next(one for one in swept if one.corruption == "impulse noise").values[3] == darkness(shown)
     assert SweepResult(corruption="x", values=(0.2, 0.4)).mean == pytest.approx(0.3)
+
+
+def test_the_page_states_the_constants() -> None:
+    page = PAGE.read_text()
+    for corruption in CORRUPTIONS:
+        assert f"| {corruption.name} | {', '.join(f'{amount:g}' for amount in corruption.amounts)} |" in page

@@ -10,15 +10,12 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.moments import wilson_interval
 from clearhead.numerics.precision import tolerance
 from clearhead_lab.robustness.imagenet_c import IMAGENET_C
 from clearhead_lab.robustness.metrics import (
     ALEXNET_ERRORS,
-    MaskedAccuracy,
     area_under_precision_recall,
     calibration_error,
-    masked_accuracy,
     max_softmax_score,
     mean_corruption_error,
 )
@@ -105,31 +102,6 @@ def test_error_rates_without_an_mce_are_refused(errors: Any, baseline: Any, mess
     assert "\n" not in str(raised.value)
 
 
-# Accuracy on some classes
-
-
-def test_only_the_given_classes_compete() -> None:
-    logits = torch.tensor([[9.0, 1.0, 2.0, 0.0], [0.0, 1.0, 2.0, 9.0], [0.0, 3.0, 2.0, 9.0]])
-    labels = torch.tensor([2, 1, 1])
-    result = masked_accuracy(logits, labels, [2, 1])
-    assert result == MaskedAccuracy(right=2, images=3)
-    assert result.value == pytest.approx(2 / 3)
-    assert result.interval == wilson_interval(2, 3)
-    assert masked_accuracy(logits, labels, range(4)).right == 0  # control: all classes
-
-
-def test_masked_accuracy_is_that_of_logits_with_the_others_removed() -> None:
-    logits, classes = _logits(), torch.tensor([11, 2, 5, 3, 7])
-    labels = classes[_labels(k=5)]
-    others = torch.ones(CLASSES, dtype=torch.bool)
-    others[classes] = False
-    expected = int((logits.masked_fill(others, -math.inf).argmax(dim=1) == labels).sum())
-    assert 0 < expected < EXAMPLES
-    for form in (classes, classes.tolist(), sorted(classes.tolist()), ~others, (~others).tolist()):
-        assert masked_accuracy(logits, labels, form) == MaskedAccuracy(right=expected, images=EXAMPLES)
-    assert expected != int((logits.argmax(dim=1) == labels).sum())  # control
-
-
 # Detection of out-of-distribution examples
 
 
@@ -181,6 +153,11 @@ def test_area_depends_on_the_order_of_scores_only() -> None:
 # Calibration
 
 
+def _error(probabilities: Tensor, labels: Tensor, **options: int) -> float:
+    confidence, predicted = probabilities.max(dim=1)
+    return calibration_error(confidence, predicted == labels, **options)
+
+
 def test_calibration_error_of_a_small_case() -> None:
     # Two bins. Below one half: confidences .4 and .5, one correct; above: .6, .8 and 1, all correct.
     probabilities = torch.tensor(
@@ -188,12 +165,12 @@ def test_calibration_error_of_a_small_case() -> None:
     )
     labels = torch.tensor([0, 0, 0, 2, 0])
     expected = 2 / 5 * abs(1 / 2 - 0.45) + 3 / 5 * abs(1 - 0.8)
-    assert calibration_error(probabilities, labels, bins=2) == pytest.approx(expected, abs=ROUNDING)
+    assert _error(probabilities, labels, bins=2) == pytest.approx(expected, abs=ROUNDING)
     # Ten bins separate all five.
     each = (0.6 + 0.5 + 0.4 + 0.2 + 0.0) / 5
-    assert calibration_error(probabilities, labels, bins=10) == pytest.approx(each, abs=ROUNDING)
+    assert _error(probabilities, labels, bins=10) == pytest.approx(each, abs=ROUNDING)
     # One bin: the difference between accuracy and mean confidence.
-    assert calibration_error(probabilities, labels, bins=1) == pytest.approx(abs(4 / 5 - 3.3 / 5), abs=ROUNDING)
+    assert _error(probabilities, labels, bins=1) == pytest.approx(abs(4 / 5 - 3.3 / 5), abs=ROUNDING)
 
 
 def _calibration_by_loop(probabilities: np.ndarray, labels: np.ndarray, bins: int) -> float:
@@ -217,8 +194,8 @@ def test_calibration_error_equals_its_definition() -> None:
     probabilities, labels = _calibrated(EXAMPLES, seed=8)
     expected = {bins: _calibration_by_loop(probabilities.numpy(), labels.numpy(), bins) for bins in (1, 3, 10, 15, 101)}
     for bins, error in expected.items():
-        assert calibration_error(probabilities, labels, bins=bins) == pytest.approx(error, abs=ROUNDING)
-    assert calibration_error(probabilities, labels) == pytest.approx(expected[15], abs=ROUNDING)
+        assert _error(probabilities, labels, bins=bins) == pytest.approx(error, abs=ROUNDING)
+    assert _error(probabilities, labels) == pytest.approx(expected[15], abs=ROUNDING)
     others = [error for bins, error in expected.items() if bins != 15]
     assert min(abs(error - expected[15]) for error in others) > 1e-3  # control: another number of bins is detected
 
@@ -228,9 +205,9 @@ def test_a_calibrated_model_has_no_error_and_an_overconfident_one_has() -> None:
     probabilities, labels = _calibrated(n, seed=6)
     # A bin's gap has a standard deviation of at most sqrt(.25 / count), so the sum over bins at most sqrt(bins / 4n).
     bound = 2 * math.sqrt(15 / (4 * n))
-    assert calibration_error(probabilities, labels) <= bound
+    assert _error(probabilities, labels) <= bound
     sharper = (probabilities.log() * 3).softmax(dim=1)
-    assert calibration_error(sharper, labels) > 5 * bound
+    assert _error(sharper, labels) > 5 * bound
 
 
 def test_upper_edges_belong_to_their_bin() -> None:
@@ -238,80 +215,33 @@ def test_upper_edges_belong_to_their_bin() -> None:
     probabilities = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25], [0.4, 0.3, 0.3]], dtype=torch.float64)
     labels = torch.tensor([0, 0, 1])
     together = abs(2 * (1 - 0.5) - 0.4) / 3
-    assert calibration_error(probabilities, labels, bins=2) == pytest.approx(together, abs=ROUNDING)
+    assert _error(probabilities, labels, bins=2) == pytest.approx(together, abs=ROUNDING)
     apart = (2 * (1 - 0.5) + 0.4) / 3
-    assert calibration_error(probabilities + torch.tensor([1e-3, -1e-3, 0.0]), labels, bins=2) == pytest.approx(
-        apart, abs=2e-3
-    )
+    assert _error(probabilities + torch.tensor([1e-3, -1e-3, 0.0]), labels, bins=2) == pytest.approx(apart, abs=2e-3)
 
 
 # Input
 
 
-def test_bad_logits_are_refused() -> None:
-    logits, labels = _logits(n=5), _labels(n=5)
+def test_bad_logits_are_refused(typechecked: bool) -> None:
+    logits = _logits(n=5)
     for value in (math.nan, math.inf, -math.inf):
         bad = logits.clone()
         bad[3] = value
         with pytest.raises(InputError, match="expected finite logits; 1 examples have others"):
             max_softmax_score(bad)
-        with pytest.raises(InputError, match="expected finite logits"):
-            masked_accuracy(bad, labels, range(CLASSES))
-        with pytest.raises(InputError, match="expected finite probabilities"):
-            calibration_error(bad, labels)
         with pytest.raises(InputError, match="expected finite scores_out; got 13 that are not"):
             area_under_precision_recall(logits[0], bad[3])
     with pytest.raises(InputError, match=r"at least one of each; got \(0, 13\)"):
         max_softmax_score(logits[:0])
     with pytest.raises(InputError, match=r"expected scores_in of shape \(examples,\), at least one; got \(0,\)"):
         area_under_precision_recall(logits[0, :0], logits[0])
-    with pytest.raises(InputError, match="expected at least one bin; got 0"):
-        calibration_error(logits.softmax(dim=1), labels, bins=0)
-    for bad in (logits, 2 * logits.softmax(dim=1), logits.log_softmax(dim=1)):
-        with pytest.raises(InputError, match=r"sum to 1; pass logits.softmax\(dim=1\)"):
-            calibration_error(bad, labels)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_probabilities_of_lower_precision_are_accepted(dtype: torch.dtype) -> None:
-    probabilities, labels = (_logits() / 2).softmax(dim=1), _labels()
-    rounded = calibration_error(probabilities.to(dtype), labels, bins=1)
-    assert rounded == pytest.approx(calibration_error(probabilities, labels, bins=1), abs=tolerance(dtype))
-
-
-def test_bad_labels_are_refused(typechecked: bool) -> None:
-    logits, labels = _logits(n=5), _labels(n=5)
-
-    def accuracy(labels: Tensor) -> MaskedAccuracy:
-        return masked_accuracy(logits, labels, range(CLASSES))
-
-    def calibration(labels: Tensor) -> float:
-        return calibration_error(logits.softmax(dim=1), labels)
-
-    for measure in (accuracy, calibration):
-        for wrong in (-1, CLASSES):
-            with pytest.raises(InputError, match=rf"expected labels from 0 to 12; got .*{wrong}"):
-                measure(labels.index_fill(0, torch.tensor([2]), wrong))
-        if not typechecked:  # the annotations refuse these first
-            for bad in (labels[:3], labels.double(), labels > 3):
-                with pytest.raises(InputError, match="whole number as label of each of 5 examples; got"):
-                    measure(bad)
-    if not typechecked:
+    if not typechecked:  # the annotations refuse it first
         with pytest.raises(InputError, match=r"logits \(examples, classes\) of floats"):
             max_softmax_score(logits[0])
 
 
-def test_bad_classes_are_refused() -> None:
-    logits, labels = _logits(n=5), torch.tensor([2, 3, 2, 3, 11])
-    for classes, message in (
-        ([2, 3], "label 11 is not among the 2 classes; number labels as the columns of the logits"),
-        ([2, 3, 13], "expected classes from 0 to 12; got 2 to 13"),
-        ([-1, 2, 3], "expected classes from 0 to 12; got -1 to 3"),
-        ([], "expected numbers of classes, at least one"),
-        ([2.0, 3.0], "expected numbers of classes, at least one; got .* torch.float32"),
-        ([True, False], "expected a mask of 13 classes; got shape"),
-        ([False] * 13, "expected numbers of classes, at least one"),
-    ):
-        with pytest.raises(InputError, match=message):
-            masked_accuracy(logits, labels, torch.tensor(classes))
-    assert masked_accuracy(logits, labels, [2, 3, 11]).images == 5
+def test_confidences_of_lower_precision_are_accepted() -> None:
+    probabilities, labels = (_logits() / 2).softmax(dim=1), _labels()
+    rounded = _error(probabilities.to(torch.bfloat16), labels, bins=1)
+    assert rounded == pytest.approx(_error(probabilities, labels, bins=1), abs=tolerance(torch.bfloat16))

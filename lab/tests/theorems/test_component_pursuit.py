@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from clearhead.shapes import ShapeError
-from clearhead_lab.theorems.kernel_pca.component_pursuit import principal_component_pursuit
+from clearhead_lab.theorems.kernel_pca.pursuit import principal_component_pursuit
 
 
 def low_rank_plus_sparse(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.operators.pursuit_options import hard_threshold, soft_threshold
-from clearhead_lab.theorems.kernel_pca.component_pursuit import singular_value_threshold
+from clearhead_lab.theorems.kernel_pca.pursuit import singular_value_threshold
 
 seeds, thresholds = st.integers(0, 2**31), st.sampled_from([0.0, 0.3, 1.7, 40.0])
 

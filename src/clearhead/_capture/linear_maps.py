@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clearhead._capture.columns import Columns, LinearCall, Sampled, holds, is_plain
 from clearhead.heads import Heads, LinearMap
-from clearhead.interfaces.modes import CallMode
+from clearhead.interfaces.passes import CallMode
 from clearhead.shapes import Float
 
 _LINEAR, _ADDMM = torch.nn.functional.linear, torch.addmm

@@ -103,7 +103,8 @@ class Residuals:
         path = flow.path(branch, node)
         if tensor is None or (second and coefficient != 1):
             for call in [call for call in self._open if call.node in path]:
-                self._lose(call)
+                call.lost = True
+                self._open.remove(call)
             return None
         # A sum of other tokens is inside the attention, for example a sum of its values.
         closes = [call for call in self._open if call.node in path and call.axes.by_input(tensor) is not None]
@@ -147,10 +148,6 @@ class Residuals:
         if block is not None:
             others = [node for node in nodes if not flow.reaches(block.node, node)]
             block.parallel |= len(others) == 1 and flow.reaches(block.before_node, others[0])
-
-    def _lose(self, call: BlockCall) -> None:
-        call.lost = True
-        self._open.remove(call)
 
     def apply_sum(self, residual_sum: Sum, total: Tensor) -> None:
         """Record the result of a sum that `classify_sum` has classified."""

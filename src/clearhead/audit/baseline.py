@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from clearhead._swap.notes import find_swaps
 from clearhead.audit.findings import ControlResult, Finding, Verdict
-from clearhead.audit.parts import Coverage, Run
+from clearhead.audit.part import Pass
 from clearhead.audit.record import DepthCurve
 from clearhead.audit.results import curves_of, findings_of
 from clearhead.audit.samples import ClaimSamples
@@ -41,10 +41,10 @@ __all__ = [
     "BASELINE_INPUTS",
     "TRAINED_NORMS",
     "Baseline",
+    "baseline_models",
     "baseline_of",
     "baseline_seeds",
     "draw_baselines",
-    "measure_baseline",
     "with_baseline",
 ]
 
@@ -104,19 +104,14 @@ def draw_baselines(model: nn.Module, seed: int) -> Iterator[nn.Module] | None:
     return itertools.chain([model], (draw(other) for other in others))
 
 
-def measure_baseline(
-    trained: nn.Module,
-    models: Iterable[nn.Module],
-    theories: Sequence[Theory],
-    run: Callable[[nn.Module, Sequence[Theory], int, bool], None],
-) -> None:
-    """Measure all theories on the first model, and those that are judged by the baseline on the others too.
+def baseline_models(
+    trained: nn.Module, models: Iterable[nn.Module], theories: Sequence[Theory]
+) -> Iterator[tuple[nn.Module, Sequence[Theory], int, bool]]:
+    """Yield each baseline model with the theories to measure on it, its number and whether it has the trained norms.
 
-    These theories are measured again on each model with the norms of the `trained` one, unless it has them already: a
-    trained gain alone can change a statistic, and an initial gain is 1. No model is copied, and its own norms are
-    restored. Models are measured on the first `BASELINE_INPUTS` inputs.
-
-    run: measures theories on a model, given its number and whether it has the trained norms
+    All theories are measured on the first model, and those that are judged by the baseline on the others too. These
+    are measured again on each model with the norms of the `trained` one, unless it has them already: a trained gain
+    alone can change a statistic, and an initial gain is 1. No model is copied, and its own norms are restored.
     """
     judged = [theory for theory in theories if Need.BASELINE in theory.needs]
     norms = _complete_norms(trained)
@@ -124,10 +119,10 @@ def measure_baseline(
         compared = theories if number == 0 else judged
         if not compared:
             break
-        run(model, compared, number, False)
+        yield model, compared, number, False
         if judged and not has_norms(model, norms):
             with with_norms(model, norms):
-                run(model, judged, number, True)
+                yield model, judged, number, True
 
 
 def _complete_norms(model: nn.Module) -> dict[str, Tensor]:
@@ -136,37 +131,37 @@ def _complete_norms(model: nn.Module) -> dict[str, Tensor]:
     return own | {name: value for name, value in full_weights(model) if name in own}
 
 
-def baseline_of(runs: Sequence[Run], findings: Sequence[Finding], covered: Coverage) -> Baseline:
-    """Return the findings of the baseline models. `findings` and `covered` are the model's, which they must match."""
+def baseline_of(passes: Sequence[Pass], findings: Sequence[Finding], audited: Pass) -> Baseline:
+    """Return the findings of the baseline models, which must match the `findings` and inputs of the audited model."""
     baseline = Baseline(findings=[], with_norms=[], curves=[], models=0)
-    differ = any(run.norms for run in runs)
-    normed = {run.baseline: run for run in runs if run.norms}
-    for run in runs:
-        measured = _findings(run, run.theories)
-        titles = [theory.title for theory in run.theories]
+    differ = any(each.norms for each in passes)
+    normed = {each.baseline: each for each in passes if each.norms}
+    for pass_ in passes:
+        measured = _findings(pass_, pass_.theories)
+        titles = [theory.title for theory in pass_.theories]
         _require_match(
             findings,
             measured,
             titles=titles,
-            same_inputs=run.covered == covered
-            if covered.inputs <= BASELINE_INPUTS
-            else BASELINE_INPUTS <= run.covered.inputs <= covered.inputs,
+            same_inputs=(pass_.inputs, pass_.tokens) == (audited.inputs, audited.tokens)
+            if audited.inputs <= BASELINE_INPUTS
+            else BASELINE_INPUTS <= pass_.inputs <= audited.inputs,
         )
-        if run.norms:
+        if pass_.norms:
             continue
-        again = normed.get(run.baseline, run)
-        judged = [theory for theory in run.theories if Need.BASELINE in theory.needs]
+        again = normed.get(pass_.baseline, pass_)
+        judged = [theory for theory in pass_.theories if Need.BASELINE in theory.needs]
         baseline = Baseline(
             findings=baseline.findings + measured,
             with_norms=baseline.with_norms + _findings(again, judged),
-            curves=baseline.curves + [curve for theory in run.theories for curve in curves_of(run, theory)],
+            curves=baseline.curves + [curve for theory in pass_.theories for curve in curves_of(pass_, theory)],
             models=baseline.models + 1,
         )
     return baseline if differ else dataclasses.replace(baseline, with_norms=[])
 
 
-def _findings(run: Run, theories: Iterable[Theory]) -> list[Finding]:
-    return [finding for theory in theories for finding in findings_of(run, theory)]
+def _findings(pass_: Pass, theories: Iterable[Theory]) -> list[Finding]:
+    return [finding for theory in theories for finding in findings_of(pass_, theory)]
 
 
 def _require_match(

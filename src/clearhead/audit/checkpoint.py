@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clearhead.audit.finishing import finish_audit
-from clearhead.audit.parts import SAVED_TYPES, Part
+from clearhead.audit.part import SAVED_TYPES, Part
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.state_file import REMEDY, read_state, write_state
 from clearhead.errors import InputError
@@ -96,8 +96,10 @@ def read_part(path: Path) -> Part:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path} cannot be read ({error}); {REMEDY}") from None
-    for record in (part, part.shard, *part.runs):
+    for record in (part, part.shard, *part.passes):
         check_fields(record, path, remedy=REMEDY)
     if part.seconds.keys() != {theory.title for theory in find_theories(part.options["theories"])}:
         raise DamagedFileError(f"{path} cannot be read: it has the seconds of other theories; {REMEDY}")
+    if not all(0 <= each.next_batch <= len(part.sizes) for each in part.passes):
+        raise DamagedFileError(f"{path} cannot be read: it goes on after batches that it does not have; {REMEDY}")
     return part

@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from clearhead.interfaces.placement import full_weights
 from clearhead.storage import sha256_of_file
 
-__all__ = ["BatchChecksum", "config_checksum", "source_checksum", "text_checksum", "weight_checksums"]
+__all__ = ["BatchChecksum", "config_checksum", "file_checksum", "source_checksum", "text_checksum", "weight_checksums"]
 
 _NOT_CONTENT = ("_name_or_path", "name_or_path", "transformers_version")
 """Keys of a configuration that say where it was read and which version wrote it."""
@@ -50,6 +51,12 @@ def source_checksum() -> str:
     folder = Path(__file__).parents[1]
     files = sorted(folder.rglob("*.py"))
     return text_checksum(f"{file.relative_to(folder).as_posix()} {sha256_of_file(file)}" for file in files)
+
+
+def file_checksum(function: Callable[..., Any]) -> str:
+    """Return the checksum of the file that defines a function; "" without one, as in a notebook."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return sha256_of_file(Path(code.co_filename)) if code and Path(code.co_filename).is_file() else ""
 
 
 def text_checksum(texts: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The engine: the theories of a run, measured on a stream of attention calls.
+"""The engine: the theories of a pass, measured on a stream of attention calls.
 
 It splits a call into examples with their random numbers (`examples`) and gives them to the accumulator that each theory
 has for the layer. Random numbers and the numbers of inputs do not depend on how an audit is divided into parts.
@@ -8,7 +8,7 @@ import time
 from collections.abc import MutableMapping
 
 from clearhead.audit.examples import make_examples
-from clearhead.audit.parts import Run
+from clearhead.audit.part import Pass
 from clearhead.heads import Heads
 from clearhead.numerics.memory import run_within_memory
 from clearhead.numerics.threads import one_thread
@@ -19,49 +19,49 @@ __all__ = ["feed"]
 
 
 def feed(
-    run: Run,
+    pass_: Pass,
     heads: Heads,
     *,
     inputs: int | None = None,
     ahead: int = 0,
     seconds: MutableMapping[str, float] | None = None,
 ) -> None:
-    """Give one call of one layer to all theories of a run.
+    """Give one call of one layer to all theories of a pass.
 
     inputs: how many inputs the batch has, if the layer may have others, as the two towers of a model may
-    ahead: how many inputs of the audit the batch begins before those of the run; 0 if the batch counts in the run
+    ahead: how many inputs of the audit the batch begins before those of the pass; 0 if the batch counts in the pass
     seconds: gains the time of each theory by its title
     """
-    for theory in run.theories:
+    for theory in pass_.theories:
         start = time.perf_counter()
-        _feed(run, theory, heads, inputs, ahead)
+        _feed(pass_, theory, heads, inputs, ahead)
         if seconds is not None:
             seconds[theory.title] += time.perf_counter() - start
 
 
-def _feed(run: Run, theory: Theory, heads: Heads, inputs: int | None, ahead: int) -> None:
-    layers = run.accumulators[theory.key]
+def _feed(pass_: Pass, theory: Theory, heads: Heads, inputs: int | None, ahead: int) -> None:
+    layers = pass_.accumulators[theory.key]
     accumulator = layers.get(heads.layer) or new_accumulator(
         theory,
         heads.layer,
         heads.name,
         heads.q.shape[1],
-        controls=run.controls,
-        start=_of_layer(run.first, heads, inputs),
+        controls=pass_.controls,
+        start=_of_layer(pass_.first, heads, inputs),
     )
     number = max(accumulator.inputs - _of_layer(ahead, heads, inputs), 0)
     by_input = make_examples(
         heads,
         theory.windows,
         first=number,
-        seed=run.seed,
-        controls=run.controls,
-        per_audit=run.caches[theory.key],
-        claims=run.claims,
-        control_inputs=run.control_inputs,
+        seed=pass_.seed,
+        controls=pass_.controls,
+        per_audit=pass_.caches[theory.key],
+        claims=pass_.claims,
+        control_inputs=pass_.control_inputs,
     )
-    if run.limit is not None:
-        by_input = by_input[: max(run.limit - number, 0)]
+    if pass_.limit is not None:
+        by_input = by_input[: max(pass_.limit - number, 0)]
     if not by_input:
         return
     layers[heads.layer] = accumulator

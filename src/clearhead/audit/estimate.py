@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from clearhead.audit.baseline import BASELINE_DRAWS, BASELINE_INPUTS
-from clearhead.audit.model_runs import count_inputs
 from clearhead.audit.options import AuditOptions, Baseline
+from clearhead.audit.passes import count_inputs
 from clearhead.audit.run import audit_with
 from clearhead.audit.workers import usable_workers
 from clearhead.errors import AuditError

@@ -13,7 +13,7 @@ from clearhead._capture import capture
 from clearhead._swap.notes import swapped_operators
 from clearhead.audit.record import Fidelity
 from clearhead.heads import Heads
-from clearhead.interfaces import AttentionNotSeenError, AttentionSpec, Call, Original
+from clearhead.interfaces import INTERFACES, AttentionNotSeenError, AttentionSpec, Call, Original
 from clearhead.interfaces.layouts import Layout
 from clearhead.interfaces.passes import Passes
 from clearhead.interfaces.whole_model import attached
@@ -201,10 +201,12 @@ def _require(
                 "overflow, so its attention is not a number; check the layer's weights and the inputs"
             )
         if not error <= 4 * tolerance(heads.q.dtype, terms=heads.k.shape[-2] + heads.q.shape[-1]):
+            others = f"check the scale, the mask and the layout (b, h, n, d) of the interface {heads.interface}"
+            remedy = "describe it" if INTERFACES.is_own(heads.interface) else others
             raise FidelityError(
                 f"{heads.name} ({heads.interface}): attention recomputed from q, k, v and mask differs from the "
                 f"layer's own output by {error:.1e}; it is not softmax attention of these tensors: "
-                + (f"{swapped_in[heads.name]} is swapped in; undo it" if heads.name in swapped_in else "describe it")
+                + (f"{swapped_in[heads.name]} is swapped in; undo it" if heads.name in swapped_in else remedy)
             )
     if replaced_calls != len(fidelity.layers):
         raise FidelityError(

@@ -10,7 +10,7 @@ from clearhead import __version__
 from clearhead.audit.baseline import baseline_of, with_baseline
 from clearhead.audit.findings import Finding, Verdict
 from clearhead.audit.judging import judge
-from clearhead.audit.parts import Part
+from clearhead.audit.part import Part
 from clearhead.audit.record import AuditRecord, Timing
 from clearhead.audit.results import curves_of, findings_of, notes_of, samples_of
 from clearhead.errors import AuditError
@@ -29,21 +29,21 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
     part = _merged(parts)
     loaded = load_theories(part.options["theories"])
     chosen, manifest = loaded.theories, part.manifest
-    [run] = [run for run in part.runs if run.baseline is None]
+    audited = part.audited
     seconds, judging = dict(part.seconds), 0.0
     findings = []
-    for theory in run.theories:
+    for theory in audited.theories:
         start = time.perf_counter()
-        findings += findings_of(run, theory)
+        findings += findings_of(audited, theory)
         taken = time.perf_counter() - start
         seconds[theory.title] += taken
         judging += taken
-    curves = [curve for theory in run.theories for curve in curves_of(run, theory)]
-    before = baseline_of([other for other in part.runs if other.baseline is not None], findings, run.covered)
+    curves = [curve for theory in audited.theories for curve in curves_of(audited, theory)]
+    before = baseline_of([each for each in part.passes if each.baseline is not None], findings, audited)
     judged_by_it = [theory for theory in chosen if Need.BASELINE in theory.needs]
     decisive = [theory.title for theory in judged_by_it]
     seed = manifest.seeds["controls"]
-    samples = tuple(sample for theory in run.theories for sample in samples_of(run, theory))
+    samples = tuple(sample for theory in audited.theories for sample in samples_of(audited, theory))
     findings = with_baseline(
         findings, before.findings, before.with_norms, seed=seed, decisive=decisive, samples=samples
     )
@@ -62,8 +62,8 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         seed=seed,
         measured_claims=part.options["claims"],
-        inputs=max(run.covered.inputs, *(finding.inputs + finding.skipped for finding in findings)),
-        tokens=run.covered.tokens,
+        inputs=max(audited.inputs, *(finding.inputs + finding.skipped for finding in findings)),
+        tokens=audited.tokens,
         fidelity=part.fidelity,
         findings=tuple(findings),
         timing=Timing(
@@ -79,7 +79,7 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         notes=(
             *part.notes,
             *_baseline_notes(chosen, compared, before.models),
-            *(note for theory in run.theories for note in notes_of(run, theory)),
+            *(note for theory in audited.theories for note in notes_of(audited, theory)),
         ),
         theories=loaded.sources,
         samples=samples,
@@ -88,7 +88,7 @@ def finish_audit(parts: Sequence[Part]) -> AuditRecord:
         words={theory.title: theory.words for theory in chosen if theory.words is not None},
         positions={theory.title: theory.positions for theory in chosen if theory.positions},
         shown=part.shown,
-        texts=tuple(run.texts) if any(run.texts) else (),
+        texts=tuple(audited.texts) if any(audited.texts) else (),
     )
 
 
@@ -96,9 +96,9 @@ def _merged(parts: Sequence[Part]) -> Part:
     """Return the first part with the sums of all. Times are those of all parts together, memory that of the largest."""
     whole, *others = parts
     for part in others:
-        for run in part.runs:
-            [mine] = [mine for mine in whole.runs if (mine.baseline, mine.norms) == (run.baseline, run.norms)]
-            mine.merge(run)
+        for pass_ in part.passes:
+            [mine] = [mine for mine in whole.passes if (mine.baseline, mine.norms) == (pass_.baseline, pass_.norms)]
+            mine.merge(pass_)
         whole.seconds = {title: seconds + part.seconds[title] for title, seconds in whole.seconds.items()}
         whole.check += part.check
         whole.measuring += part.measuring

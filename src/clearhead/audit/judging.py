@@ -11,7 +11,7 @@ import numpy as np
 from clearhead.audit.findings import ControlResult, Finding, NoEvidence, Verdict
 from clearhead.audit.rounding import ROUNDING, move_by_rounding
 from clearhead.numerics.moments import Array, Interval, false_discovery_rate, median_interval, student_quantile
-from clearhead.theories.reason import ReasonKind
+from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Direction, Role
 
 __all__ = ["HALF", "SMALL", "SUPPORT", "Summary", "judge", "summarise"]
@@ -22,6 +22,7 @@ HALF = 0.5
 """Agreement that must be detectable for "no evidence" to mean that the head is equivalent to the controls."""
 SMALL = 0.05
 """The same for claims that predict only a direction, as a difference: they are shares and relative changes."""
+UNTESTED = Reason(ReasonKind.NO_CONTROL, "no control was measured")
 
 
 def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
@@ -29,8 +30,8 @@ def judge(findings: Iterable[Finding], *, rate: float = 0.05) -> list[Finding]:
 
     - not applicable: nothing could be measured, or the theory makes no statement about the head
     - not judged: the claim is a statistic as published
-    - undecided: fewer than two inputs, a difference without spread, no predicted value, or no baseline where the
-      theory is judged by it
+    - undecided: fewer than two inputs, a difference without spread, no control or predicted value, or no baseline
+      where the theory is judged by it
     - no evidence: the head does not lie on one side of every decisive control with an adjusted p-value of at most
       `rate`; or the predicted value itself lies among the controls. `Finding.no_evidence` has the kind
     - contradicted: the head lies beyond every decisive control on the side away from the theory
@@ -74,7 +75,15 @@ def _judged(finding: Finding, p: float, rate: float, *, tests: int) -> Finding:
     verdict = _verdict(finding, p, rate)
     detectable = _detectable(finding, rate / tests) if math.isfinite(p) else math.nan
     kind = _no_evidence(finding, detectable, rate) if verdict is Verdict.NO_EVIDENCE else None
-    return dataclasses.replace(finding, verdict=verdict, adjusted_p_value=p, detectable=detectable, no_evidence=kind)
+    untested = verdict is Verdict.UNDECIDED and not finding.controls and not finding.reasons
+    return dataclasses.replace(
+        finding,
+        verdict=verdict,
+        adjusted_p_value=p,
+        detectable=detectable,
+        no_evidence=kind,
+        reasons=(UNTESTED,) if untested else finding.reasons,
+    )
 
 
 def _detectable(finding: Finding, rate: float) -> float:

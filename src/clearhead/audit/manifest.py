@@ -15,11 +15,11 @@ from torch import nn
 
 from clearhead import __version__
 from clearhead._swap.notes import swapped_operators
-from clearhead.audit.checksums import config_checksum, source_checksum, weight_checksums
+from clearhead.audit.checksums import config_checksum, file_checksum, source_checksum, weight_checksums
 from clearhead.errors import ClearheadError, InputError
 from clearhead.kernels.library import status
 from clearhead.records import read_record
-from clearhead.theories.catalogue import TheorySource
+from clearhead.theories.catalogue import THEORIES, TheorySource
 
 __all__ = ["FINDINGS_FILE", "MANIFEST_FILE", "MANIFEST_FORMAT", "Manifest", "make_manifest"]
 
@@ -39,7 +39,7 @@ class Manifest:
     dtype: how many tensors of the model have each dtype
     machine: processor, instructions of torch and of the compiled kernel, threads, device
     seeds: of the controls' draws, and of the models of the baseline
-    plugins: the theories, and the packages and versions they come from
+    plugins: the theories, and the packages, versions and source files they come from
     swaps: the operators swapped into the model, by layer
     options: those of the audit; manifests of earlier audits have them among those of the command
     command: the command and its inputs; None for an audit from Python
@@ -122,7 +122,7 @@ def make_manifest(
             "threads": torch.get_num_threads(),
         },
         seeds=seeds,
-        plugins={source.key: f"{source.package} {source.version}".strip() for source in theories},
+        plugins={source.key: _plugin(source) for source in theories},
         swaps=swapped_operators(model),
         options=options,
     )
@@ -150,6 +150,12 @@ def _processor() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or "unknown"
+
+
+def _plugin(source: TheorySource) -> str:
+    """Return a theory's package and version, and of another package the checksum of its file."""
+    checksum = "" if THEORIES.is_own(source.key) else file_checksum(THEORIES.get(source.key).measure)
+    return " ".join(filter(None, (source.package, source.version, checksum and f"source {checksum[:12]}")))
 
 
 def _kernel() -> str:

@@ -78,7 +78,7 @@ class AuditOptions:
 
     theories: tuple[str, ...] = option(
         (), "A theory to test; can be repeated. Default: all.", list[str] | None, flag="--theory",
-        python="The keys of theories, or one key.",
+        python="Keys of theories, Theory objects, or one of them.",
         in_commands=None,
     )  # fmt: skip
     claims: Claims = option(
@@ -283,8 +283,14 @@ def _choice(kind: type[StrEnum], name: str, words: str) -> Callable[[Any], StrEn
     return read
 
 
-def _keys(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value or ())
+def _keys(value: Any) -> tuple[str, ...]:
+    """Return the keys of theories that are given by keys or as objects, or of one of them."""
+    given = (value,) if isinstance(value, str) or not isinstance(value, Iterable | None) else tuple(value or ())
+    if all(isinstance(theory, str) for theory in given):
+        return given
+    from clearhead.theories.catalogue import key_of
+
+    return tuple(theory if isinstance(theory, str) else key_of(theory) for theory in given)
 
 
 def _layers(value: str | Iterable[int] | None) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""From what the theories of a run have summed to findings without verdicts, curves, samples and notes."""
+"""From what the theories of a pass have summed to findings without verdicts, curves, samples and notes."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from clearhead.audit.findings import ControlResult, Finding, Verdict
-from clearhead.audit.parts import Run
+from clearhead.audit.part import Pass
 from clearhead.audit.record import DepthCurve, DepthLine
 from clearhead.audit.samples import ClaimSamples
 from clearhead.numerics.moments import (
@@ -28,41 +28,41 @@ THIS_MODEL = "this model"
 UNPREDICTED = Reason(ReasonKind.NO_PREDICTION, "the predicted value could not be computed")
 
 
-def findings_of(run: Run, theory: Theory) -> list[Finding]:
+def findings_of(pass_: Pass, theory: Theory) -> list[Finding]:
     """Return a finding for every claim of the theory, layer and head, without verdicts from controls."""
-    by_layer = _sums_by_layer(run, theory)
+    by_layer = _sums_by_layer(pass_, theory)
     results = [
         finding
         for claim in theory.claims
         if claim.role is not Role.DEPTH
         for layer, sums in by_layer
         if claim in sums
-        for finding in claim_findings(sums[claim], claim, layer.layer, layer.name, run.seed)
+        for finding in claim_findings(sums[claim], claim, layer.layer, layer.name, pass_.seed)
     ]
     return _with_requirements(results)
 
 
-def curves_of(run: Run, theory: Theory) -> list[DepthCurve]:
+def curves_of(pass_: Pass, theory: Theory) -> list[DepthCurve]:
     """Return the theory's curves over depth."""
-    by_layer = _sums_by_layer(run, theory)
+    by_layer = _sums_by_layer(pass_, theory)
     curves = (_curve(claim, by_layer) for claim in theory.claims if claim.role is Role.DEPTH)
     return [curve for curve in curves if curve is not None]
 
 
-def samples_of(run: Run, theory: Theory) -> list[ClaimSamples]:
+def samples_of(pass_: Pass, theory: Theory) -> list[ClaimSamples]:
     """Return the values of every claim of the theory and layer, input by input."""
     return [
         ClaimSamples.of(theory, claim, layer.layer, layer.name, sums[claim].by_example())
-        for layer, sums in _sums_by_layer(run, theory)
+        for layer, sums in _sums_by_layer(pass_, theory)
         for claim in theory.claims
         if claim in sums and claim.role is not Role.DEPTH
     ]
 
 
-def notes_of(run: Run, theory: Theory) -> list[str]:
+def notes_of(pass_: Pass, theory: Theory) -> list[str]:
     """Return what to know of the inputs before trusting the theory's numbers."""
     counts: dict[str, dict[int, int]] = {}
-    for layer, by_claim in _sums_by_layer(run, theory):
+    for layer, by_claim in _sums_by_layer(pass_, theory):
         for sums in by_claim.values():
             for caveat, count in sums.caveats.items():
                 counts.setdefault(caveat.text, {})[layer.layer] = count
@@ -73,8 +73,8 @@ def notes_of(run: Run, theory: Theory) -> list[str]:
     ]
 
 
-def _sums_by_layer(run: Run, theory: Theory) -> list[tuple[Accumulator, Mapping[Claim, Sums]]]:
-    return [(layer, layer.finish()) for layer in run.layers_of(theory)]
+def _sums_by_layer(pass_: Pass, theory: Theory) -> list[tuple[Accumulator, Mapping[Claim, Sums]]]:
+    return [(layer, layer.finish()) for layer in pass_.layers_of(theory)]
 
 
 def claim_findings(sums: Sums, claim: Claim, layer: int, name: str, seed: int) -> Iterator[Finding]:

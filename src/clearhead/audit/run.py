@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from clearhead.audit.checkpoint import Checkpoint
+from clearhead.audit.measuring import measure_part
 from clearhead.audit.options import AuditOptions, Baseline, takes_options
-from clearhead.audit.part_runs import measure_part
 from clearhead.audit.record import AuditRecord
 from clearhead.errors import AuditError
 from clearhead.loading.encoding import Decode

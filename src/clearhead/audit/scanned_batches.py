@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clearhead.audit.checksums import BatchChecksum
-from clearhead.audit.model_runs import count_inputs
-from clearhead.audit.parts import Part
+from clearhead.audit.part import Part
+from clearhead.audit.passes import count_inputs
 from clearhead.errors import AuditError
 
 __all__ = ["Scan", "require_data", "same_batches", "scan"]
@@ -39,9 +39,12 @@ def scan(batches: Iterable[Any]) -> Scan:
 
 
 def same_batches(batches: Iterable[Any], checksum: BatchChecksum, count: int, expected: str) -> Iterator[Any]:
-    """Yield the batches. Raise AuditError if the first `count` are not those of the interrupted audit."""
+    """Yield the batches. Raise AuditError if the first `count` are not those of the interrupted audit.
+
+    expected: the checksum of these; "" if no audit was interrupted
+    """
     for number, batch in enumerate(batches, start=1):
-        if number == count and checksum.hexdigest() != expected:
+        if expected and number == count and checksum.hexdigest() != expected:
             raise AuditError(OTHER_DATA)
         yield batch
         del batch  # or it would stay in memory while the next one is made

@@ -13,9 +13,9 @@ from torch import nn
 
 from clearhead.audit.checkpoint import Checkpoint, read_part
 from clearhead.audit.finishing import finish_audit
+from clearhead.audit.measuring import measure_part
 from clearhead.audit.options import takes_options
-from clearhead.audit.part_runs import measure_part
-from clearhead.audit.parts import Part, Shard
+from clearhead.audit.part import Part, Shard
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.run import options_and_baseline
 from clearhead.errors import InputError
@@ -137,10 +137,8 @@ def _require_each_input_once(parts: Sequence[Part]) -> None:
     for part in parts:
         batches = part.shard.batches(len(sizes))
         inputs = sum(sizes[batches.start : batches.stop])
-        own = [run for run in part.runs if run.baseline is None]
-        covered = [run.covered.inputs for run in own]
-        last = [run.batches for run in own]
-        if part.sizes != sizes or covered != [inputs] or (inputs and last != [batches.stop]):
+        audited = part.audited
+        if part.sizes != sizes or (audited.inputs, audited.next_batch) != (inputs, batches.stop):
             first = sum(sizes[: batches.start]) + 1
             raise InputError(
                 f"{part.shard.file_name} does not cover the inputs {first:,} to {first + inputs - 1:,} of "

@@ -98,7 +98,7 @@ class InputRecorder:
 
     def _positions(self, example: Example, index: int) -> "_Positions":
         """Choose the queries and keys: the first tokens, or some patches of an image and all that they attend to."""
-        visible = example.visible.any(dim=0).nonzero().flatten().cpu()
+        visible = example.tokens.cpu()
         image = _image(self._batch, index, len(visible)) if example.windows == 1 else None
         if image is None:
             return _Positions(queries=visible[: self._most], keys=visible[: self._most], length=len(visible))

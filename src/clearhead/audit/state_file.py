@@ -19,7 +19,7 @@ from clearhead.storage import DamagedFileError, parse_json, read_tensors, write_
 
 __all__ = ["REMEDY", "read_state", "write_state"]
 
-FORMAT = "clearhead-sums/4"
+FORMAT = "clearhead-sums/5"
 REMEDY = "delete it and audit again"
 _ARRAY, _OBJECT, _TUPLE = "$array", "$object", "$tuple"
 

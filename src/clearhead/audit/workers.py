@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from clearhead.audit.engine import feed
-from clearhead.audit.parts import Run
+from clearhead.audit.part import Pass
 from clearhead.audit.transfer import Channel
 from clearhead.errors import ClearheadError, InputError, NotEnoughMemoryError
 from clearhead.heads import Heads
 from clearhead.numerics.memory import peak_memory, return_freed_memory
 from clearhead.theories.theory import Theory
 
-__all__ = ["MOST_WORKERS", "WAITING_CALLS", "Workers", "usable_workers"]
+__all__ = ["MOST_WORKERS", "WAITING_CALLS", "OneProcess", "Workers", "usable_workers"]
 
 MOST_WORKERS = 8
 """Largest number of workers that is chosen automatically. Each needs memory for a call and its theories."""
@@ -60,6 +60,38 @@ def usable_workers(wanted: int | None, device: torch.device) -> int:
     return wanted
 
 
+class OneProcess:
+    """This process, which measures all layers itself. It is used as `Workers` are."""
+
+    added_memory = 0
+
+    def __init__(self, theories: Sequence[Theory]) -> None:
+        self._seconds = dict.fromkeys((theory.title for theory in theories), 0.0)
+
+    def __enter__(self) -> "OneProcess":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def begin(self, pass_: Pass) -> None:
+        """Measure the calls that follow for this pass."""
+        self._pass = pass_
+
+    def feed(self, heads: Heads, *, inputs: int | None, ahead: int) -> None:
+        """Measure one call."""
+        feed(self._pass, heads, inputs=inputs, ahead=ahead, seconds=self._seconds)
+
+    def finish(self) -> None:
+        """Do nothing: the pass is finished when its findings are made."""
+
+    def collect(self, seconds: MutableMapping[str, float]) -> None:
+        """Add the time of each theory."""
+        for title, taken in self._seconds.items():
+            seconds[title] += taken
+            self._seconds[title] = 0.0
+
+
 class Workers:
     """The processes that measure the layers of an audit. Used as a context, which ends them.
 
@@ -68,7 +100,7 @@ class Workers:
 
     def __init__(self, count: int, theories: Sequence[Theory]) -> None:
         self.added_memory = 0
-        self._runs: list[Run] = []
+        self._passes: list[Pass] = []
         self._workers: list[_Worker] = []
         try:
             for _ in range(count):
@@ -83,10 +115,10 @@ class Workers:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def begin(self, run: Run) -> None:
-        """Measure the calls that follow for this run, from the sums that it has."""
-        state = run.state() | {"texts": []}
-        self._runs.append(run)
+    def begin(self, pass_: Pass) -> None:
+        """Measure the calls that follow for this pass, from the sums that it has."""
+        state = pass_.state() | {"texts": []}
+        self._passes.append(pass_)
         for number, worker in enumerate(self._workers):
             layers = {
                 key: [entry for entry in entries if self._owner(entry["layer"]) == number]
@@ -99,13 +131,13 @@ class Workers:
         self._workers[self._owner(heads.layer)].put(("feed", heads, inputs, ahead))
 
     def finish(self) -> None:
-        """Let the workers finish the run, whose calls are all sent, while further runs follow."""
+        """Let the workers finish the pass, whose calls are all sent, while further passes follow."""
         for worker in self._workers:
             worker.put(("finish",))
 
     def collect(self, seconds: MutableMapping[str, float]) -> None:
-        """Wait until all calls are measured, and give the runs their sums. Only the last run may go on."""
-        if not self._runs:
+        """Wait until all calls are measured, and give the passes their sums. Only the last pass may go on."""
+        if not self._passes:
             return
         for worker in self._workers:
             worker.put(("collect",))
@@ -113,11 +145,11 @@ class Workers:
         self.added_memory = sum(reply["memory"] for reply in replies)
         for title in seconds:
             seconds[title] += sum(reply["seconds"].get(title, 0.0) for reply in replies)
-        for index, run in enumerate(self._runs):
-            parts = [reply["runs"][index] for reply in replies]
-            keys = [theory.key for theory in run.theories]
-            run.restore({key: [entry for part in parts for entry in part[key]] for key in keys})
-        del self._runs[:-1]
+        for index, pass_ in enumerate(self._passes):
+            states = [reply["passes"][index] for reply in replies]
+            keys = [theory.key for theory in pass_.theories]
+            pass_.restore({key: [entry for state in states for entry in state[key]] for key in keys})
+        del self._passes[:-1]
 
     def close(self) -> None:
         """End the processes, also if they are measuring."""
@@ -194,7 +226,7 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one ends the others
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    runs: list[Run] = []
+    passes: list[Pass] = []
     seconds = dict.fromkeys((theory.title for theory in theories), 0.0)
     before = peak_memory() or 0
     background = ThreadPoolExecutor(1)  # so that calls of the baseline do not wait for a large problem
@@ -205,22 +237,22 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
                 kind, *arguments = channel.receive()
                 answer: dict[str, Any] | None = None
                 if kind == "begin":
-                    runs.append(Run.from_state(arguments[0], theories))
+                    passes.append(Pass.from_state(arguments[0], theories))
                 elif kind == "feed":
                     heads, inputs, ahead = arguments
-                    feed(runs[-1], heads, inputs=inputs, ahead=ahead, seconds=seconds)
+                    feed(passes[-1], heads, inputs=inputs, ahead=ahead, seconds=seconds)
                     del heads, arguments
                     return_freed_memory()
                 elif kind == "finish":
-                    finished.append(background.submit(_finish, runs[-1]))
+                    finished.append(background.submit(_finish, passes[-1]))
                 else:
                     for taken in (each.result() for each in finished):
                         seconds = {title: x + taken.get(title, 0.0) for title, x in seconds.items()}
                     finished.clear()
-                    states = [run.state()["layers"] for run in runs]
+                    states = [each.state()["layers"] for each in passes]
                     added = (peak_memory() or 0) - before - channel.shared  # which the main process counts
-                    answer = {"runs": states, "seconds": seconds, "memory": added}
-                    del runs[:-1]
+                    answer = {"passes": states, "seconds": seconds, "memory": added}
+                    del passes[:-1]
                     seconds = dict.fromkeys(seconds, 0.0)
                 channel.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -230,12 +262,12 @@ def _work(connection: Connection, inherited: Sequence[Connection], theories: Seq
     os._exit(0)  # nothing that this process shares with the main one is flushed or removed twice
 
 
-def _finish(run: Run) -> dict[str, float]:
-    """Finish a run that no call follows; return the seconds of each theory by its title."""
+def _finish(pass_: Pass) -> dict[str, float]:
+    """Finish a pass that no call follows; return the seconds of each theory by its title."""
     seconds = {}
-    for theory in run.theories:
+    for theory in pass_.theories:
         start = time.perf_counter()
-        for layer in run.layers_of(theory):
+        for layer in pass_.layers_of(theory):
             layer.finish(last=True)
         seconds[theory.title] = time.perf_counter() - start
     return seconds

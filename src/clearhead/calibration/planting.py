@@ -79,10 +79,21 @@ def plant_kernel_pca(shape: Shape, strength: float, planted: int, generator: tor
             exact = _unit_size(_theorem_values(x @ key.mT, shape))
             values[:, index] = strength * exact + (1 - strength**2) ** 0.5 * _unit_size(x @ value.mT)
             attention.value.weight[rows] = torch.eye(shape.head_dim, width, dtype=torch.float64).roll(shape.width, 1)
+    return _planted(shape, planted, layers, layer, tokens=torch.cat([tokens, values], dim=-1))
+
+
+def _planted(
+    shape: Shape,
+    planted: int,
+    layers: list[PlantedAttention],
+    layer: Callable[[torch.Generator], PlantedAttention],
+    **inputs: Tensor,
+) -> Planted:
+    """Return a model of these layers; `layer` draws one of the model before training."""
     return Planted(
         model=PlantedModel(layers),
         heads=planted_heads(planted, shape),
-        batches=in_batches(tokens=torch.cat([tokens, values], dim=-1)),
+        batches=in_batches(**inputs),
         draw_baseline=lambda generator: PlantedModel([layer(generator) for _ in range(shape.layers)]),
     )
 
@@ -204,12 +215,7 @@ def plant_coding_rate(shape: Shape, strength: float, planted: int, generator: to
             attention.query.weight[rows] = 0
             attention.out.weight[:, rows] = -strength * (1 + n * OFFSET) * basis
             bias[:, index] = _step_weights(tokens[:, index] @ basis).log()
-    return Planted(
-        model=PlantedModel(layers),
-        heads=planted_heads(planted, shape),
-        batches=in_batches(tokens=tokens, bias=bias),
-        draw_baseline=lambda generator: PlantedModel([_unit_layer(shape, generator) for _ in range(shape.layers)]),
-    )
+    return _planted(shape, planted, layers, lambda generator: _unit_layer(shape, generator), tokens=tokens, bias=bias)
 
 
 def _unit_layer(shape: Shape, generator: torch.Generator) -> PlantedAttention:
@@ -273,13 +279,8 @@ def plant_attention_sinks(shape: Shape, strength: float, planted: int, generator
             attention.key.weight[rows.start, POSITION] = score * shape.head_dim**0.5
             value = attention.value.weight[rows]
             attention.value.weight[rows] = value - strength * torch.outer(value @ first, first) / (first @ first)
-    return Planted(
-        model=PlantedModel(layers),
-        heads=planted_heads(planted, shape),
-        batches=in_batches(tokens=tokens),
-        draw_baseline=lambda generator: PlantedModel(
-            [PlantedAttention(shape, generator=generator) for _ in range(shape.layers)]
-        ),
+    return _planted(
+        shape, planted, layers, lambda generator: PlantedAttention(shape, generator=generator), tokens=tokens
     )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from clearhead._capture import capture
-from clearhead.audit.model_runs import evaluation_mode, forward
+from clearhead.audit.passes import evaluation_mode, forward
 from clearhead.calibration.planted_model import BATCH_SIZE, Shape
 from clearhead.errors import InputError
 from clearhead.heads import Heads

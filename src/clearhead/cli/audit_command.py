@@ -11,9 +11,9 @@ from clearhead.audit.checkpoint import Checkpoint
 from clearhead.audit.checksums import text_checksum
 from clearhead.audit.estimate import Estimate, estimate
 from clearhead.audit.manifest import Manifest
+from clearhead.audit.measuring import measure_part
 from clearhead.audit.options import AuditOptions, layer_numbers
-from clearhead.audit.part_runs import measure_part
-from clearhead.audit.parts import Part, Shard
+from clearhead.audit.part import Part, Shard
 from clearhead.audit.record import AuditRecord
 from clearhead.audit.usable import usable_options
 from clearhead.cli.console import ProgressBar, printing

@@ -58,7 +58,8 @@ def exit_code_of(command: Callable[[], object]) -> int:
         code = _INTERRUPTED
     except _UsageError as error:
         message = getattr(error, "format_message", error.__str__)()
-        _print_line(message.rstrip(".") + "; see clearhead --help")
+        path = getattr(getattr(error, "ctx", None), "command_path", "clearhead")
+        _print_line(f"{message.rstrip('.')}; see {path} --help")
         return 2
     except ClearheadError as error:
         _print_line(str(error))

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from clearhead.audit.checkpoint import read_part
-from clearhead.audit.parts import Part
+from clearhead.audit.part import Part
 from clearhead.temporary_folder import temporary_folder
 
 __all__ = ["collect_parts", "process_group"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from clearhead.audit.checkpoint import Checkpoint
-from clearhead.audit.parts import Part, Shard
+from clearhead.audit.part import Part, Shard
 from clearhead.audit.shards import merge_parts, read_shards, shard_from_environment
 from clearhead.cli.audit_command import AuditResult, check_request, measure_request
 from clearhead.cli.console import ProgressBar, printing
@@ -80,10 +80,9 @@ def _write(parts: Sequence[Part], out: Path) -> AuditResult:
 
 def print_shard(part: Part, folder: Path) -> None:
     """Print what was measured and how to merge it."""
-    [covered] = [run.covered for run in part.runs if run.baseline is None]
     lines = [
         f"shard     {folder / part.shard.file_name}",
-        f"measured  {covered.inputs:,} of {sum(part.sizes):,} inputs",
+        f"measured  {part.audited.inputs:,} of {sum(part.sizes):,} inputs",
         f"merge     clearhead merge {folder}",
     ]
     with printing() as console:

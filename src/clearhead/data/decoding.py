@@ -1,9 +1,8 @@
 """Encoded images (JPEG, PNG and others) as tensors, decoded by Pillow."""
 
 import io
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +32,8 @@ def open_image(source: Path | bytes, *, name: str | None = None) -> Any:
     image_module = _pillow()
     name = name or (str(source) if isinstance(source, Path) else "an image")
     try:
-        with _opened(source) as file, image_module.open(file) as image:
+        opened = io.BytesIO(source) if isinstance(source, bytes) else open_file(source, max_bytes=MAX_INPUT_BYTES)
+        with opened as file, image_module.open(file) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"it has more than {MAX_PIXELS:,} pixels")
             image.load()
@@ -43,10 +43,6 @@ def open_image(source: Path | bytes, *, name: str | None = None) -> Any:
     except (*DECODER_ERRORS, image_module.DecompressionBombError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].replace(str(source), "it")[:200]
         raise CorruptImageError(f"cannot read the image {name}: {reason}; remove it or convert it") from None
-
-
-def _opened(source: Path | bytes) -> AbstractContextManager[IO[bytes]]:
-    return io.BytesIO(source) if isinstance(source, bytes) else open_file(source, max_bytes=MAX_INPUT_BYTES)
 
 
 def decode_pixels(source: Path | bytes, *, name: str | None = None) -> Tensor:

@@ -4,6 +4,7 @@ from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interfa
 from clearhead.interfaces.call import AttentionNotSeenError, Call, Original
 from clearhead.interfaces.descriptions import AttentionSpec, read_descriptions
 from clearhead.interfaces.finding import INTERFACES, attach, find
+from clearhead.interfaces.forward import unwrap_forward, wrap_forward
 
 __all__ = [
     "INTERFACES",
@@ -21,4 +22,6 @@ __all__ = [
     "attachment_of",
     "find",
     "read_descriptions",
+    "unwrap_forward",
+    "wrap_forward",
 ]

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from clearhead.interfaces.call import Call, Original
+from clearhead.interfaces.call import AttentionNotSeenError, Call, Original
 
 ATTRIBUTES = ("_clearhead_attention", "_clearhead_model_attention")
 """The attributes of a module that hold attachments: to its own calls, and to those of all modules inside it."""
@@ -101,9 +101,13 @@ class Attachment:
     def run(self, call: Call, compute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Original]:
         """Return what the handlers make of a call, and the layer's own output.
 
-        compute: returns the layer's own output in the layout of the call, and the tensor of the model that holds it
+        If the first is `original.output`, the layer returns `original.model_output`, so that every bit stays.
+        Otherwise it puts the first where its own attention output would be, for example before its projection.
+
+        compute: returns the attention's output in the layout of the call, before the output projection, and the tensor
+            that the layer itself returns
         """
-        layer_original = original = Original(compute)
+        layer_original = original = Original(partial(_computed, call, compute))
         for handler in tuple(self.handlers):
             original = Original(partial(_handled, handler, call, original))
         return original(), layer_original
@@ -111,6 +115,16 @@ class Attachment:
     def __getstate__(self) -> dict[str, Any]:
         """Return what copies and files hold: permanent handlers only."""
         return {**self.__dict__, "handlers": [handler for handler in self.handlers if handler.permanent]}
+
+
+def _computed(call: Call, compute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    output, model_output = compute()
+    if output.shape != (expected := (*call.q.shape[:-1], call.v.shape[-1])):
+        raise AttentionNotSeenError(
+            f"{call.name} ({call.interface}): expected an attention output of shape {tuple(expected)}, for queries "
+            f"{tuple(call.q.shape)} and values {tuple(call.v.shape)}; got {tuple(output.shape)}"
+        )
+    return output, model_output
 
 
 def _handled(handler: Handler, call: Call, original: Original) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ class AttentionNotSeenError(InputError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """The operands of one attention call, with any number of axes before (n, d).
+    """The operands of one attention call, with any number of axes before (n, d): mostly (b, h, n, d).
 
     name, module: path of the module that makes the call, and the module
     interface: the way in which the model exposes it
@@ -60,7 +60,7 @@ class Original:
     """The layer's own attention output, computed when called, and at most once.
 
     output: that output in the layout of the call, None before it is computed
-    model_output: the tensor of the model that it is part of or becomes part of
+    model_output: the tensor that the layer itself returns, which that output is part of or becomes part of
     """
 
     def __init__(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> None:

@@ -19,7 +19,7 @@ from clearhead.interfaces.call import AttentionNotSeenError, Call, causal_mask, 
 from clearhead.interfaces.expected import looks_like_attention
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
 from clearhead.interfaces.layouts import head_count
-from clearhead.interfaces.modes import CallMode
+from clearhead.interfaces.passes import CallMode
 from clearhead.private_names import function_modes
 
 NAME = "torch fused attention"
@@ -31,7 +31,8 @@ def find(model: nn.Module) -> list[Layer]:
     return [
         Layer(path=path, module=module)
         for path, module in model.named_modules()
-        if _names_function(type(module)) or looks_like_attention(module)
+        if any("scaled_dot_product_attention" in method.__code__.co_names for method in _methods(type(module)))
+        or looks_like_attention(module)
     ]
 
 
@@ -46,10 +47,6 @@ INTERFACE = Interface(name=NAME, find=find, attach=attach, certain=False)
 def attach_to_model(model: nn.Module, handler: Handler) -> Detach:
     """Put the handler at the calls of all modules of the model, while the model's forward runs."""
     return attach_to(Layer(path="(model)", module=model, interface=NAME), handler, _ModelAttachment)
-
-
-def _names_function(kind: Any) -> bool:
-    return any("scaled_dot_product_attention" in method.__code__.co_names for method in _methods(kind))
 
 
 def _methods(kind: Any) -> Iterator[FunctionType]:

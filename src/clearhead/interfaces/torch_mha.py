@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from clearhead.interfaces import sdpa
 from clearhead.interfaces.attachment import Attachment, Detach, Handler, Interface, Layer, attach_to
 from clearhead.interfaces.forward import named_arguments, unwrap_forward, wrap_forward
-from clearhead.interfaces.modes import CallMode, with_suspended_modes, without_modes
+from clearhead.interfaces.passes import CallMode, with_suspended_modes, without_modes
 from clearhead.interfaces.torch_mha_call import TorchCall, nested_rows, padded
 
 NAME = "torch.nn.MultiheadAttention"

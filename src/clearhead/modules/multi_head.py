@@ -23,7 +23,7 @@ from clearhead.modules.inputs import (
     split_heads,
 )
 from clearhead.operators.softmax import softmax_attention
-from clearhead.shapes import Bool, Float, ShapeError
+from clearhead.shapes import Bool, Float, ShapeError, format_shapes
 
 SEPARATE = {"q_proj_weight": "query.weight", "k_proj_weight": "key.weight", "v_proj_weight": "value.weight"}
 OUT = {"out_proj.weight": "out.weight", "out_proj.bias": "out.bias"}
@@ -116,8 +116,7 @@ class MultiHeadAttention(nn.Module):
         tokens = {"query": query, "key": key, "value": value}
         check_tokens(tokens, {"query": self.query, "key": self.key, "value": self.value})
         if key.shape[-2] != value.shape[-2]:
-            got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tokens.items())
-            raise ShapeError(f"expected key and value with the same number of tokens; got {got}")
+            raise ShapeError(f"expected key and value with the same number of tokens; got {format_shapes(**tokens)}")
         combined = combine_masks(
             query, key, self.num_heads, mask=mask, key_mask=key_mask, causal=causal, attn_bias=attn_bias
         )

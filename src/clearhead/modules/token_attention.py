@@ -23,7 +23,7 @@ from clearhead.modules.inputs import (
     split_heads,
 )
 from clearhead.operators.learned_scaling import Form, Scaled
-from clearhead.operators.resizing import Layout
+from clearhead.operators.scaled import Layout
 from clearhead.operators.symmetric import symmetric_attention
 from clearhead.shapes import Bool, Float
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from clearhead.errors import InputError
-from clearhead.numerics.least_distance import least_distance
+from clearhead.numerics.least_distance import UnitRows, least_distance
 from clearhead.numerics.moments import Array
-from clearhead.numerics.unit_rows import UnitRows
 
 EPSILON = float(np.finfo(np.float64).eps)
 FIRST_STEPS, ROUNDS, FEW_ROUNDS = 25, 6, 3
@@ -51,13 +50,6 @@ class QuadraticSolution:
     converged: bool
 
 
-def nonnegative_qp(
-    rows: UnitRows, linear: Array, *, free: NDArray[np.bool_] | None = None, start: Array | None = None
-) -> QuadraticSolution:
-    """Solve the program of the module's docstring. `start` is an estimate whose positive entries are tried first."""
-    return NonnegativeQP(rows, free=free).solve(linear, start=start)
-
-
 class NonnegativeQP:
     """Programs that differ in their linear term alone; a factor is reused for the next."""
 
@@ -67,7 +59,7 @@ class NonnegativeQP:
         self._factor: _Factor | None = None
 
     def solve(self, linear: Array, *, start: Array | None = None) -> QuadraticSolution:
-        """Solve one program; see `nonnegative_qp`."""
+        """Solve the program of the module's docstring. Positive entries of `start`, an estimate, are tried first."""
         if not np.isfinite(linear).all():
             raise InputError("expected a finite linear term; got NaN or infinity")
         if start is not None:

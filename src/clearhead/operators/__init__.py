@@ -36,12 +36,12 @@ from clearhead.operators.named import (
 )
 from clearhead.operators.pursuit import principal_attention_pursuit
 from clearhead.operators.pursuit_options import PRESETS, DropoutIterations, Inner, Order, Pursuit, Shrink, preset
-from clearhead.operators.resizing import resize_matrix
 from clearhead.operators.rpc import PursuitStep, PursuitTrace, rpc_attention, trace_pursuit
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
     AlphaSymmetric,
     SMatrix,
+    resize_matrix,
     scaled_attention,
 )
 from clearhead.operators.softmax import softmax_attention

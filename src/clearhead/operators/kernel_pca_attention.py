@@ -6,7 +6,7 @@ attention with one V for all rows, as a network computes it, is kernel PCA in th
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -18,7 +18,7 @@ from clearhead.numerics.eigenpairs import same_sign
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.numerics.precision import machine_epsilon
 from clearhead.numerics.spectrum import features_from_log_kernel
-from clearhead.operators.kernel_pca import CHUNK, AxisNorm, kernel_pca
+from clearhead.operators.kernel_pca import CHUNK, AxisNorm, KernelPCA, kernel_pca
 from clearhead.operators.kernel_pca_solvers import Axes
 from clearhead.operators.softmax import softmax_attention
 from clearhead.shapes import Bool, Float, check_attention_operands
@@ -57,16 +57,17 @@ def kernel_pca_attention(
     The axes are computed in double precision whatever the dtype; the weights in single precision or better.
     """
     scale = check_axes(q, k, axes, mask, scale)
-    settings = _Settings(axes, scale, axis_norm, center_queries, learn_axes)
+    pca = partial(kernel_pca, axes=axes, scale=scale, axis_norm=axis_norm, learn_axes=learn_axes)
+    project = partial(_project, pca=pca, scale=scale, center_queries=center_queries)
     if mask is None or mask.ndim < 2 or mask.shape[-2] == 1:
         key_mask = None if mask is None else mask.expand(*mask.shape[:-1], k.shape[-2])
         key_mask = key_mask.squeeze(-2) if key_mask is not None and key_mask.ndim > 1 else key_mask
-        return _project(q, k, key_mask, settings)
+        return project(q, k, key_mask)
     if not isinstance(axes, int):
         raise InputError(f"expected a number of axes, because queries may see different keys; got {axes}")
     mask = mask.expand(*q.shape[:-1], k.shape[-2])
     return run_within_memory(
-        partial(_by_key_set, q, k, mask, settings, axes),
+        partial(_by_key_set, q, k, mask, project, axes),
         task="kernel PCA of keys that differ between queries",
         remedy="pass fewer tokens at once, or a mask (..., 1, m) that is the same for all queries",
         device=q.device,
@@ -128,15 +129,6 @@ def _project_query(q: Tensor, k: Tensor, axes: int, scale: float, axis_norm: Axi
     return pad(projection, (0, axes - rank))
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    axes: Axes
-    scale: float
-    axis_norm: AxisNorm
-    center_queries: bool
-    learn_axes: bool
-
-
 def check_axes(q: Tensor, k: Tensor, axes: Axes, mask: Tensor | None, scale: float | None) -> float:
     """Return the scale. Raise `ShapeError` or ValueError unless the operands fit."""
     check_attention_operands(q, k, k, mask=mask)
@@ -145,28 +137,22 @@ def check_axes(q: Tensor, k: Tensor, axes: Axes, mask: Tensor | None, scale: flo
     return 1 / math.sqrt(q.shape[-1]) if scale is None else scale
 
 
-def _project(q: Tensor, k: Tensor, key_mask: Tensor | None, settings: _Settings) -> Tensor:
+def _project(
+    q: Tensor, k: Tensor, key_mask: Tensor | None, *, pca: Callable[..., KernelPCA], scale: float, center_queries: bool
+) -> Tensor:
     """Return projections where all queries see the same keys, those where `key_mask` (..., m) is True."""
-    pca = kernel_pca(
-        k,
-        axes=settings.axes,
-        scale=settings.scale,
-        mask=key_mask,
-        axis_norm=settings.axis_norm,
-        learn_axes=settings.learn_axes,
-    )
-    mask = None
+    axes, mask = pca(k, mask=key_mask), None
     if key_mask is not None:
         mask = key_mask.unsqueeze(-2)
         k = k.masked_fill(~key_mask.unsqueeze(-1), 0)
     # Projections are small compared with the values that they are sums of: single precision is not enough.
-    out = softmax_attention(q.double(), k.double(), pca.values, mask=mask, scale=settings.scale)
-    if settings.center_queries:
-        out = out - pca.key_mean.unsqueeze(-2)
+    out = softmax_attention(q.double(), k.double(), axes.values, mask=mask, scale=scale)
+    if center_queries:
+        out = out - axes.key_mean.unsqueeze(-2)
     return out.to(q.dtype)
 
 
-def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, settings: _Settings, axes: int) -> Tensor:
+def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, project: Callable[..., Tensor], axes: int) -> Tensor:
     """Return projections with one decomposition for each input and each set of keys visible to some of its queries."""
     (n, d), m = q.shape[-2:], k.shape[-2]
     q, k = q.reshape(-1, n, d), k.reshape(-1, m, d)
@@ -189,7 +175,7 @@ def _by_key_set(q: Tensor, k: Tensor, mask: Tensor, settings: _Settings, axes: i
         batch_k = k[input_of_set[batch]].gather(-2, visible_first.unsqueeze(-1).expand(-1, -1, d))
         key_mask = torch.arange(width, device=q.device) < count[batch].unsqueeze(-1)
         rows.append(row)
-        outputs.append(_project(batch_q, batch_k, key_mask, settings)[index])
+        outputs.append(project(batch_q, batch_k, key_mask)[index])
     if not outputs:
         return q.new_zeros(*mask.shape[:-1], axes)
     # A query without keys is in a set without keys: its values are zero, and centring subtracts zero.

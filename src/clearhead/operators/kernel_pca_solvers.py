@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs
-from clearhead.numerics.gram import CentredGram, GramScales, centred_gram
-from clearhead.numerics.gram_product import tiled_gram
-from clearhead.numerics.krylov import guarded, krylov_eigenpairs
+from clearhead.numerics.eigenpairs import Eigenpairs, dense_eigenpairs, guarded, krylov_eigenpairs
+from clearhead.numerics.gram import CentredGram, GramScales, centred_gram, tiled_gram
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.numerics.partial import leading_eigenpairs
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.operators.resizing import Layout
 from clearhead.operators.scaled import (
     AlphaAsymmetric,
     AlphaSymmetric,
+    Layout,
     Scaling,
     SMatrix,
     expand_alpha,

@@ -300,7 +300,10 @@ def operator_to_dict(operator: Any) -> dict[str, Any]:
     """Return the operator's name and settings. Raise InputError if it is not one of `OPERATORS`."""
     if not is_named(operator):
         known = ", ".join(OPERATORS.names())
-        raise InputError(f"only named operators can be saved ({known}); got {operator!r}: undo the swap before saving")
+        raise InputError(
+            f"only named operators can be saved ({known}); got {operator!r}: list its class among the entry points of "
+            "a package (docs/howto/extend.md), or undo the swap before saving"
+        )
     settings = {name: _as_plain(name, getattr(operator, name)) for name in _settings(type(operator))}
     return {"operator": operator.name, **settings}
 

@@ -18,7 +18,7 @@ from clearhead.operators.pursuit_options import PRESETS, Inner, Order, Pursuit, 
 from clearhead.operators.softmax import as_rows, slow_softmax_attention, split_causal
 from clearhead.operators.symmetric import resolve_scale
 from clearhead.operators.symmetric_kernel import no_autocast
-from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
+from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands, format_shapes
 
 _RELEASED = PRESETS["code-2024-10"]
 
@@ -114,9 +114,8 @@ def check_rpc(
 ) -> None:
     """Raise `ShapeError` or ValueError unless the operands fit each other and the pursuit."""
     check_attention_operands(k if q is None else q, k, v, mask=mask)
-    shapes = ({} if q is None else {"q": q}) | {"k": k, "v": v}
-    if any(x.shape != k.shape for x in shapes.values()):
-        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in shapes.items())
+    if v.shape != k.shape or (q is not None and q.shape != k.shape):
+        got = format_shapes(q=q, k=k, v=v)
         raise ShapeError(f"expected q, k and v of one shape, since L is subtracted from K; got {got}")
     by_query = is_causal or (mask is not None and mask.ndim > 1 and mask.shape[-2] > 1)
     if pursuit.centred and by_query:

@@ -6,21 +6,89 @@ theirs. Their readme calls "alpha x Asym" what their code computes as alpha soft
 here; `AlphaAsymmetric` is alpha softmax(Q K^T s).
 
 Difference from the source: it has no masks. Here the mask also applies to S, see `scaled_attention`.
+
+The source ties its learned S to one length. S = G 1_N / G has entries g_l / (N g_j): with more tokens of the same kind
+the entries shrink as 1 / N, and rows keep their sums, mean(g) / g_j. `resize_matrix` does the same.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate, pad
 
 from clearhead.errors import InputError
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
-from clearhead.operators.resizing import Layout, resize_matrix
 from clearhead.operators.softmax import slow_softmax_attention, softmax_attention
 from clearhead.operators.symmetric import symmetric_attention
-from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands
+from clearhead.shapes import Bool, Float, ShapeError, broadcasts, check_attention_operands, format_shapes
+
+Layout = Literal["line", "grid"]
+"""The arrangement of tokens: in sequence, or on a square grid, row by row."""
+
+
+def resize_matrix(
+    matrix: Float[Tensor, "... n n"], num_tokens: int, *, layout: Layout = "line", num_prefix_tokens: int = 0
+) -> Float[Tensor, "... m m"]:
+    r"""Return the matrix for m = num_tokens tokens, interpolated linearly over both token axes.
+
+    .. math:: S' = \tfrac{n}{m}\, W S W^\top
+
+    with W (m, n) the linear interpolation of tokens at the centres of equal cells, antialiased if m < n, so that every
+    token contributes. The mean over n tokens, entries 1 / n, becomes the mean over m. Rows keep their sums,
+    interpolated between rows: exactly if m is a multiple of n, approximately if not.
+
+    layout: "line", or "grid" for a square of patches, interpolated along both sides
+    num_prefix_tokens: the number of leading tokens that are not interpolated, such as a class token; they keep their
+        entries and do not count in n and m above
+    """
+    if matrix.ndim < 2 or matrix.shape[-2] != matrix.shape[-1]:
+        raise ShapeError(f"expected a matrix (..., n, n); got {tuple(matrix.shape)}")
+    if not matrix.is_floating_point():
+        raise InputError(f"expected a matrix of a floating dtype; got {matrix.dtype}")
+    before = matrix.shape[-1]
+    if layout not in ("line", "grid"):
+        raise InputError(f'expected a layout "line" or "grid"; got {layout!r}')
+    if not 0 <= num_prefix_tokens < min(before, num_tokens):
+        raise InputError(
+            f"expected fewer prefix tokens than tokens, {before} before and {num_tokens} after; got {num_prefix_tokens}"
+        )
+    if num_tokens == before:
+        return matrix
+    wide = torch.promote_types(matrix.dtype, torch.float32)
+    sizes = before - num_prefix_tokens, num_tokens - num_prefix_tokens
+    if layout == "grid":
+        along = _interpolation(_side(sizes[0]), _side(sizes[1]), dtype=wide, device=matrix.device)
+        weights = torch.kron(along, along)
+    else:
+        weights = _interpolation(*sizes, dtype=wide, device=matrix.device)
+    share = sizes[0] / sizes[1]
+    resized = _with_prefix(num_prefix_tokens, weights) @ matrix.to(wide)
+    return (resized @ _with_prefix(num_prefix_tokens, share * weights).mT).to(matrix.dtype)
+
+
+def _with_prefix(count: int, weights: Tensor) -> Tensor:
+    """Return the block-diagonal matrix of the identity of `count` tokens and the weights."""
+    prefix = torch.eye(count, weights.shape[1] + count, dtype=weights.dtype, device=weights.device)
+    return torch.cat([prefix, pad(weights, (count, 0))])
+
+
+def _side(tokens: int) -> int:
+    side = math.isqrt(tokens)
+    if side * side != tokens:
+        raise InputError(f"expected a square number of tokens, without prefix tokens, for a grid; got {tokens}")
+    return side
+
+
+def _interpolation(before: int, after: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return (after, before): the weights of the tokens before, for each token after."""
+    identity = torch.eye(before, dtype=dtype, device=device)[None, None]
+    columns: Tensor = interpolate(identity, size=(before, after), mode="bilinear", antialias=True)
+    return columns[0, 0].mT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,11 +193,6 @@ def scaled_values(
     return (v - subtracted).to(v.dtype)
 
 
-def _format(q: Tensor, k: Tensor, v: Tensor, **others: Tensor | None) -> str:
-    operands = {"q": q, "k": k, "v": v, **others}
-    return ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items() if x is not None)
-
-
 def check_scaling(q: Tensor, k: Tensor, v: Tensor, s: Scaling, mask: Tensor | None) -> Tensor | None:
     """Return the mask of S, (..., m, m). Raise `ShapeError` or ValueError unless the operands fit."""
     check_attention_operands(q, k, v, mask=mask)
@@ -140,12 +203,12 @@ def check_scaling(q: Tensor, k: Tensor, v: Tensor, s: Scaling, mask: Tensor | No
     if isinstance(s, AlphaAsymmetric):
         raise ShapeError(
             "expected a query for every key, because S is alpha times the attention matrix; "
-            f"got {_format(q, k, v, mask=mask)}"
+            f"got {format_shapes(q=q, k=k, v=v, mask=mask)}"
         )
     if mask is not None and mask.ndim > 1 and mask.shape[-2] > 1:
         raise ShapeError(
             "expected n = m, or a mask (..., 1, m) that is the same for all queries, because the mask also applies to "
-            f"S, which has a row for every key; got {_format(q, k, v, mask=mask)}"
+            f"S, which has a row for every key; got {format_shapes(q=q, k=k, v=v, mask=mask)}"
         )
     return mask
 
@@ -173,11 +236,12 @@ def matrix_for_keys(s: SMatrix, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         raise InputError(f"expected a floating matrix on {v.device}, like v; got {matrix.dtype} on {matrix.device}")
     square = 2 <= matrix.ndim <= min(v.ndim, 3) and matrix.shape[-1] == matrix.shape[-2]
     if not square or (matrix.ndim == 3 and matrix.shape[0] not in (1, v.shape[-3])):
-        raise ShapeError(f"expected S (m, m), or (h, m, m) for heads; got S {tuple(matrix.shape)}, {_format(q, k, v)}")
+        got = format_shapes(S=matrix, q=q, k=k, v=v)
+        raise ShapeError(f"expected S (m, m), or (h, m, m) for heads; got {got}")
     if matrix.shape[-1] != m and s.resize is None:
         raise ShapeError(
             f"S is for {matrix.shape[-1]} tokens and there are {m}: pass {matrix.shape[-1]} tokens, or resize it "
-            f'(resize="line" or "grid"); got S {tuple(matrix.shape)}, {_format(q, k, v)}'
+            f'(resize="line" or "grid"); got {format_shapes(S=matrix, q=q, k=k, v=v)}'
         )
     if s.resize is not None:
         matrix = resize_matrix(matrix, m, layout=s.resize, num_prefix_tokens=s.num_prefix_tokens)

@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from clearhead.numerics.memory import bytes_of_matrices, run_within_memory
 from clearhead.private_names import functorch_active, jit_tracing
-from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands
+from clearhead.shapes import Bool, Float, ShapeError, check_attention_operands, format_shapes
 
 # Rows of a mask that are compared at once, so that they stay in the cache.
 _BLOCK_ROWS = 64
@@ -189,7 +189,7 @@ def check_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
     """Raise `ShapeError` unless there is one sink for each head of q."""
     if sinks is None or (q.ndim > 2 and sinks.shape == q.shape[-3:-2]):
         return
-    got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v), ("sinks", sinks)))
+    got = format_shapes(q=q, k=k, v=v, sinks=sinks)
     raise ShapeError(f"expected sinks (h,), one for each head of q (..., h, n, d); got {got}")
 
 

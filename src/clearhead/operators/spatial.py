@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from clearhead.operators.softmax import softmax_attention
-from clearhead.shapes import Bool, Float, ShapeError
+from clearhead.shapes import Bool, Float, ShapeError, format_shapes
 
 
 def spatial_size(x: Float[Tensor, "b ..."], channel_axis: int = 1) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ def spatial_attention(
     The output, (b, e, *spatial), has the spatial size of q and the channels of v.
     """
     operands = {"q": q, "k": k, "v": v}
-    got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in operands.items())
+    got = format_shapes(**operands)
     for x in operands.values():
         _front_axis(x.ndim, channel_axis, got)
     if spatial_size(k, channel_axis) != spatial_size(v, channel_axis):

@@ -19,7 +19,7 @@ from torch import Tensor
 from clearhead.errors import InputError
 from clearhead.numerics.coding_rate import check_eps
 from clearhead.operators.subspace import check_bases, projected
-from clearhead.shapes import Bool, Float, ShapeError
+from clearhead.shapes import Bool, Float, ShapeError, format_shapes
 
 # As released: the constants that keep divisions from zero.
 _LEAST_NORM, LEAST_ENERGY, ADDED = 1e-12, 1e-12, 1e-8
@@ -223,8 +223,7 @@ def check_heads(w: Tensor, sharpness: Tensor | None, key_mask: Tensor | None) ->
     """Raise unless projections (..., h, n, p), a sharpness (h,) and a mask (..., n) fit each other."""
     fits = w.ndim >= 3 and (sharpness is None or sharpness.shape == w.shape[-3:-2])
     if not fits or (key_mask is not None and key_mask.shape != (*w.shape[:-3], w.shape[-2])):
-        named = {"w": w, "sharpness": sharpness, "key_mask": key_mask}
-        got = ", ".join(f"{name} {tuple(x.shape)}" for name, x in named.items() if x is not None)
+        got = format_shapes(w=w, sharpness=sharpness, key_mask=key_mask)
         raise ShapeError(f"expected w (..., h, n, p), sharpness (h,), key_mask (..., n); got {got}")
     if not w.is_floating_point() or (key_mask is not None and key_mask.dtype is not torch.bool):
         raise InputError("expected floating w, and a boolean key_mask, True at tokens")

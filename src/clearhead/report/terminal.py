@@ -9,15 +9,15 @@ from clearhead.audit.findings import Verdict
 from clearhead.audit.record import AuditRecord, Fidelity
 from clearhead.report.calibration import calibration_sentences, calibration_summary
 from clearhead.report.charts import depth_in_words
-from clearhead.report.claim_tables import (
+from clearhead.report.columns import print_paragraph
+from clearhead.report.grid import ClaimGrid, arrange, further_claims, leading, skipped_heads
+from clearhead.report.terminal_tables import (
+    print_head_table,
     print_leading_claims,
     print_other_claims,
     print_published_claims,
     print_verdict_table,
 )
-from clearhead.report.columns import print_paragraph
-from clearhead.report.grid import ClaimGrid, arrange, further_claims, leading, skipped_heads
-from clearhead.report.head_table import print_head_table
 from clearhead.report.wording import (
     amount_of_memory,
     clean,

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from clearhead.testing.modules import ModuleSubject
-from clearhead.testing.shared_checks import SHARED_CHECKS, require_finite
-from clearhead.testing.subject import require, require_close
+from clearhead.testing.subject import SHARED_CHECKS, require, require_close, require_finite
 
 LARGE = 2.0**10
 """The entries of hidden tokens: scores of a million, beyond masks made of large numbers instead of -inf."""

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from clearhead.shapes import ShapeError
 from clearhead.testing.operators import HEADS, VALUE_WIDTH, WIDTH, OperatorSubject
-from clearhead.testing.shared_checks import SHARED_CHECKS, require_finite
-from clearhead.testing.subject import BATCH, Inputs, require, require_close
+from clearhead.testing.subject import BATCH, SHARED_CHECKS, Inputs, require, require_close, require_finite
 
 LARGE = 2.0**20
 """The entries of hidden keys and values: any weight on them shows, and no product of two overflows."""
@@ -39,29 +38,17 @@ def _reference_gradients(subject: OperatorSubject, inputs: Inputs, **options: Te
     return reference.gradients(inputs, **options)
 
 
-def _reference_float64(subject: OperatorSubject) -> None:
-    _agrees_with_reference(subject, torch.float64, backward=False)
+def _against_reference(*dtypes: torch.dtype, backward: bool = False) -> Callable[[OperatorSubject], None]:
+    def check(subject: OperatorSubject) -> None:
+        for dtype in dtypes:
+            _agrees_with_reference(subject, dtype, backward=backward)
+
+    return check
 
 
-def _reference_float32(subject: OperatorSubject) -> None:
-    _agrees_with_reference(subject, torch.float32, backward=False)
-
-
-def _reference_gradients_agree(subject: OperatorSubject) -> None:
-    for dtype in (torch.float64, torch.float32):
-        _agrees_with_reference(subject, dtype, backward=True)
-
-
-def _padding_mask(subject: OperatorSubject) -> None:
-    _agrees_with_reference(subject, torch.float64, backward=True, mask=subject.padding_mask())
-
-
-def _causal_mask(subject: OperatorSubject) -> None:
-    _agrees_with_reference(subject, torch.float64, backward=True, mask=subject.causal_mask())
-
-
-def _boolean_mask(subject: OperatorSubject) -> None:
-    _agrees_with_reference(subject, torch.float64, backward=True, mask=subject.boolean_mask())
+def _under(draw: Callable[[OperatorSubject], Tensor]) -> Callable[[OperatorSubject], None]:
+    """Return the check that output and gradients agree with the reference under a mask."""
+    return lambda subject: _agrees_with_reference(subject, torch.float64, backward=True, mask=draw(subject))
 
 
 def _half_range(subject: OperatorSubject) -> None:
@@ -196,20 +183,22 @@ def _causality(subject: OperatorSubject) -> None:
     require_close(got[..., :-1, :], want[..., :-1, :], within=within, what="earlier outputs with another last token")
 
 
+_REFERENCE_MASK_CHECKS = {
+    "padding_mask": _under(OperatorSubject.padding_mask),
+    "causal_mask": _under(OperatorSubject.causal_mask),
+    "boolean_mask": _under(OperatorSubject.boolean_mask),
+}
+
 REFERENCE_CHECKS: dict[str, Callable[[OperatorSubject], None]] = {
-    "reference_float64": _reference_float64,
-    "reference_float32": _reference_float32,
-    "reference_gradients": _reference_gradients_agree,
-    "padding_mask": _padding_mask,
-    "causal_mask": _causal_mask,
-    "boolean_mask": _boolean_mask,
+    "reference_float64": _against_reference(torch.float64),
+    "reference_float32": _against_reference(torch.float32),
+    "reference_gradients": _against_reference(torch.float64, torch.float32, backward=True),
+    **_REFERENCE_MASK_CHECKS,
 }
 """Checks that need a reference: without one they would compare the operator with itself."""
 
 MASK_CHECKS: dict[str, Callable[[OperatorSubject], None]] = {
-    "padding_mask": _padding_mask,
-    "causal_mask": _causal_mask,
-    "boolean_mask": _boolean_mask,
+    **_REFERENCE_MASK_CHECKS,
     "mask_shapes": _mask_shapes,
     "fully_masked_rows": _fully_masked_rows,
     "hidden_keys": _hidden_keys,

@@ -7,6 +7,8 @@ A theory whose samples are made of several inputs brings its own kind (`Theory.a
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from clearhead.errors import InputError
 from clearhead.numerics.threads import one_thread_each
 from clearhead.theories.example import Example, Random
@@ -95,9 +97,33 @@ class Accumulator:
 
     def _samples(self, example: Example, rng: Random) -> Samples:
         reason = self.theory.applies(example)
-        if reason is not None:
-            return dict.fromkeys(self.theory.claims_at(example), reason)
-        return example.wanted(self.theory.measure(example, rng))
+        if reason is None:
+            return example.wanted(self._checked(self.theory.measure(example, rng)))
+        if not isinstance(reason, Reason):
+            raise InputError(
+                f"{self.theory.title}: applies returns a Reason why an input is not covered, or None; got {reason!r}"
+            )
+        return dict.fromkeys(self.theory.claims_at(example), reason)
+
+    def _checked(self, samples: Samples) -> Samples:
+        """Return what a theory measured. Raise InputError if it is not a sample or a reason for each of its claims."""
+        if not isinstance(samples, Mapping):
+            raise InputError(f"{self.theory.title}: measure returns a Sample for each claim; got {samples!r}")
+        for claim, sample in samples.items():
+            name = f"{self.theory.title}: {getattr(claim, 'statistic', claim)}"
+            if claim not in self.theory.claims:
+                raise InputError(f"{name} is measured and not among the claims of the Theory; list it there")
+            if isinstance(sample, Reason):
+                continue
+            if not isinstance(sample, Sample):
+                raise InputError(f"{name}: measure returns a Sample or a Reason; got {sample!r}")
+            given = (("predicted", sample.predicted), ("covered", sample.covered))
+            heads = self.heads if claim.unit is Unit.HEAD else 1
+            for entry, array in (("value", sample.value), *(pair for pair in given if pair[1] is not None)):
+                _require(array, f"{name}: {entry}", "heads", heads)
+            for control, draws in sample.controls.items():
+                _require(draws, f"{name}: control {control.name!r}", "draws, heads", heads)
+        return samples
 
     def _add(self, example: Example, windows: Sequence[Samples]) -> None:
         """Count one input: the mean of its windows, claim by claim. `example` is one of them."""
@@ -111,6 +137,13 @@ class Accumulator:
                 sums.add(samples[0] if len(windows) == 1 else average(samples), example.q.dtype, claim.size)
             else:
                 sums.examples += 1
+
+
+def _require(array: Any, name: str, axes: str, heads: int) -> None:
+    """Raise InputError unless this is an array of numpy with these axes, the heads last."""
+    if not isinstance(array, np.ndarray) or array.ndim != axes.count(",") + 1 or array.shape[-1] != heads:
+        got = f"{type(array).__name__} of shape {tuple(getattr(array, 'shape', ()))}"
+        raise InputError(f"{name} is a numpy.ndarray of shape ({axes}), here with {heads} heads; got {got}")
 
 
 def new_accumulator(

@@ -1,5 +1,6 @@
 """The installed theories: Clearhead's own, and those that other packages list in the group `clearhead.theories`."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,16 +59,27 @@ def load_theories(keys: Sequence[str] = ()) -> LoadedTheories:
     loaded = Loaded(units={key: THEORIES.get(key) for key in dict.fromkeys(keys)}) if keys else THEORIES.all()
     return LoadedTheories(
         theories=tuple(loaded.units.values()),
-        sources=tuple(_source(key, theory) for key, theory in loaded.units.items()),
+        sources=tuple(
+            TheorySource(key=key, title=theory.title, **dataclasses.asdict(THEORIES.source(key)))
+            for key, theory in loaded.units.items()
+        ),
         failures=loaded.failures,
     )
+
+
+def key_of(theory: Any) -> str:
+    """Return the key of a theory. One that is not installed is registered for this process.
+
+    It replaces one that the process registered before, as where the cell of a notebook runs again. Raise InputError if
+    a package has another theory of that key.
+    """
+    if not isinstance(theory, Theory):
+        raise InputError(f"expected the key of a theory, or a Theory; got {theory!r}")
+    if theory.key not in THEORIES or THEORIES.get(theory.key) is not theory:
+        THEORIES.register(theory.key, theory, again=True)
+    return theory.key
 
 
 def find_theories(keys: Sequence[str] = ()) -> list[Theory]:
     """Return the theories with these keys; all installed theories by default."""
     return list(load_theories(keys).theories)
-
-
-def _source(key: str, theory: Theory) -> TheorySource:
-    source = THEORIES.source(key)
-    return TheorySource(key=key, title=theory.title, package=source.package, version=source.version)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clearhead.heads import LinearMap, ResidualStream, attention_weights
-from clearhead.shapes import Bool, Float
+from clearhead.heads import LinearMap, ResidualStream, attention_weights, weights_of
+from clearhead.shapes import Bool, Float, Int
 
 __all__ = ["Cache", "Example", "ModelOutput", "Random"]
 
@@ -62,6 +62,9 @@ class Example:
 
     The linear maps and the residual stream keep a batch axis of size one.
 
+    Tensors contain padding. Leave it out of queries, keys and the shapes of random draws (`tokens`), or results depend
+    on the batch.
+
     number: of the input at this layer, from 1; seed: of the audit
     mask: True where a query may attend; None if every query attends to every key
     controls: whether controls are wanted; the baseline is measured without
@@ -109,6 +112,18 @@ class Example:
         if self.mask is None:
             return torch.ones(1, self.k.shape[-2], dtype=torch.bool, device=self.k.device)
         return self.mask.any(dim=-2)
+
+    @property
+    def tokens(self) -> Int[Tensor, "t"]:
+        """Indices of the tokens that are not padding: the keys that a query of some head attends to.
+
+        In self-attention they are those of the queries too.
+        """
+        return self.visible.any(dim=0).nonzero().flatten()
+
+    def attention_weights(self) -> Float[Tensor, "h n m"]:
+        """Return the weights that `out` was computed with, as `Heads.attention_weights` does, in double precision."""
+        return weights_of(self, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ class ReasonKind(StrEnum):
     NOT_FINITE = "not finite"
     NO_BASELINE = "no baseline"
     """The theory is judged by the model before training, of which there are not several draws."""
+    NO_CONTROL = "no control"
     NO_PREDICTION = "no prediction"
     """The predicted value could not be computed."""
     SAMPLED = "sampled"

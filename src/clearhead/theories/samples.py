@@ -1,6 +1,8 @@
 """Samples of several heads or windows put together."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from clearhead.numerics.moments import Array
 from clearhead.shapes import Bool
 from clearhead.theories.reason import Reason, ReasonKind
-from clearhead.theories.theory import Claim, Control, Sample
+from clearhead.theories.theory import Claim, Sample
 
 LONGEST, SAMPLE_SIZE = 512, 256
 """Inputs of more tokens than the first are measured on as many tokens as the second, drawn at random."""
@@ -40,66 +42,43 @@ def measure_by_head(
 
 def repeat(samples: Mapping[Claim, Sample], groups: int) -> dict[Claim, Sample]:
     """Repeat per-value-head samples for the `groups` query heads that share each value head."""
+
+    def join(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        return np.repeat(parts[0], groups, axis=-1)
+
     return {
-        claim: _combined(
-            [sample],
-            value=np.repeat(sample.value, groups),
-            controls={control: np.repeat(draws, groups, axis=-1) for control, draws in sample.controls.items()},
-            predicted=None if sample.predicted is None else np.repeat(sample.predicted, groups),
-            shared=groups,
-            covered=None if sample.covered is None else np.repeat(sample.covered, groups),
-        )
-        for claim, sample in samples.items()
+        claim: dataclasses.replace(_combined([sample], join, join), shared=groups) for claim, sample in samples.items()
     }
 
 
 def average(samples: Sequence[Sample]) -> Sample:
     """Return the mean over the windows of one input, each number over the windows in which it is defined."""
-    predicted = [sample.predicted for sample in samples if sample.predicted is not None]
-    return _combined(
-        samples,
-        value=_mean([sample.value for sample in samples]),
-        controls={control: _mean([s.controls[control] for s in samples]) for control in samples[0].controls},
-        predicted=_mean(predicted) if predicted else None,
-        covered=None
-        if all(s.covered is None for s in samples)
-        else np.logical_and.reduce([_covered(s) for s in samples]),
-    )
+    return _combined(samples, _mean, np.logical_and.reduce)
 
 
 def _concatenate(samples: Sequence[Sample]) -> Sample:
-    predicted = [sample.predicted for sample in samples if sample.predicted is not None]
-    return _combined(
-        samples,
-        value=np.concatenate([sample.value for sample in samples]),
-        controls={
-            control: np.concatenate([sample.controls[control] for sample in samples], axis=-1)
-            for control in samples[0].controls
-        },
-        predicted=np.concatenate(predicted) if predicted else None,
-        covered=None if all(s.covered is None for s in samples) else np.concatenate([_covered(s) for s in samples]),
-    )
+    def join(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate(parts, axis=-1)
 
-
-def _covered(sample: Sample) -> NDArray[np.bool_]:
-    return np.ones(sample.value.shape, dtype=bool) if sample.covered is None else sample.covered
+    return _combined(samples, join, join)
 
 
 def _combined(
     samples: Sequence[Sample],
-    *,
-    value: Array,
-    controls: Mapping[Control, Array],
-    predicted: Array | None,
-    covered: NDArray[np.bool_] | None,
-    shared: int | None = None,
+    join: Callable[[Sequence[Array]], Array],
+    join_covered: Callable[[Sequence[NDArray[np.bool_]]], NDArray[np.bool_]],
 ) -> Sample:
+    """Return one sample whose numbers are those of all samples, joined."""
+    predicted = [sample.predicted for sample in samples if sample.predicted is not None]
+    sizes = [np.zeros(s.value.shape) if s.size is None else s.size for s in samples]
+    covered = [np.ones(s.value.shape, dtype=bool) if s.covered is None else s.covered for s in samples]
     return Sample(
-        value=value,
-        controls=controls,
-        predicted=predicted,
-        shared=max(sample.shared for sample in samples) if shared is None else shared,
-        covered=covered,
+        value=join([sample.value for sample in samples]),
+        controls={control: join([s.controls[control] for s in samples]) for control in samples[0].controls},
+        predicted=join(predicted) if predicted else None,
+        shared=max(sample.shared for sample in samples),
+        covered=None if all(s.covered is None for s in samples) else join_covered(covered),
+        size=None if all(s.size is None for s in samples) else join(sizes),
         by_construction=all(sample.by_construction for sample in samples),
         caveat=next((sample.caveat for sample in samples if sample.caveat is not None), None),
     )

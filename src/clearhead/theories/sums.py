@@ -105,7 +105,7 @@ class Sums:
         self.shared = max(self.shared, sample.shared)
         if sample.covered is not None:
             self.covered &= sample.covered
-        own = np.fmax(np.abs(sample.value), size)
+        own = np.fmax(np.abs(sample.value), size if sample.size is None else np.fmax(sample.size, size))
         self.resolution = np.fmax(self.resolution, resolution(dtype, own))
         for control, draws in sample.controls.items():
             sums = self.controls.setdefault(control, ControlSums(draws.shape, len(sample.value)))

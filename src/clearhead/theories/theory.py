@@ -168,6 +168,7 @@ class Sample:
     covered: by head, whether the theory makes a statement about it on this example; None if about all
     by_construction: whether the claim holds on this example whatever the head computes
     caveat: what to know of the example before trusting the number
+    size: by head, as `Claim.size`, where it depends on the example
     """
 
     value: Array
@@ -177,6 +178,7 @@ class Sample:
     covered: NDArray[np.bool_] | None = None
     by_construction: bool = False
     caveat: Reason | None = None
+    size: Array | None = None
 
 
 Samples = Mapping[Claim, Sample | Reason]
@@ -306,6 +308,11 @@ class Theory:
     question: Question | None = None
     words: PlainWords | None = None
     picture: Callable[[Example], Picture | None] | None = None
+
+    def __post_init__(self) -> None:
+        for claim in self.claims:
+            if claim.theory != self.title:
+                raise InputError(f"{claim.statistic}: Claim.theory is {claim.theory!r}, Theory.title is {self.title!r}")
 
     @property
     def dispute(self) -> Dispute | None:

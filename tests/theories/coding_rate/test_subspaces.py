@@ -7,8 +7,8 @@ import torch
 from clearhead.numerics.coding_rate import subspace_rates
 from clearhead.numerics.precision import tolerance
 from clearhead.theories.coding_rate.depth import density, gaussian_density, nonzero_fraction
-from clearhead.theories.coding_rate.maps import RandomMaps
 from clearhead.theories.coding_rate.subspaces import (
+    RandomMaps,
     Reflections,
     coherence,
     orthonormal_bases,

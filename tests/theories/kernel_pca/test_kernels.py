@@ -7,7 +7,7 @@ import torch
 from clearhead.audit.findings import Verdict
 from clearhead.audit.judging import judge
 from clearhead.theories.kernel_pca import CAPTURED, make_theory
-from clearhead.theories.kernel_pca.kernels import KERNEL, distance_from_a_kernel
+from clearhead.theories.kernel_pca.measurement import KERNEL, distance_from_a_kernel
 from tests.measured import Measured
 from tests.theories.kernel_pca.drawing import SCALE, TOKENS, VALUES, WIDTH, call, normal
 

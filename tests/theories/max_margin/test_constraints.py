@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clearhead.numerics.unit_rows import UnitRows
-from clearhead.theories.max_margin.svm.constraints import Constraints, UnitConstraints
-from clearhead.theories.max_margin.svm.selection import selection_constraints
+from clearhead.numerics.least_distance import UnitRows
+from clearhead.theories.max_margin.svm.constraints import Constraints, UnitConstraints, selection_constraints
 from tests.theories.max_margin.problems import feasible_problem
 
 seeds = st.integers(0, 2**31)

@@ -52,7 +52,11 @@ def selection(group: list[Choice], h: int) -> Tensor:
 def samples(group: list[Choice], heads: Heads, *, before: list[Choice] | None = None, shift: int = 1) -> dict:
     replacement = Replacement(np.zeros(len(group), dtype=int), np.roll(np.arange(len(group)), 4), 0, shift)
     return group_samples(
-        group, before or [], [replacement], Matrices(space_of(heads), untrained_heads(heads, SAMPLING).random)
+        group,
+        before or [],
+        [replacement],
+        Matrices(space_of(heads), untrained_heads(heads, SAMPLING).random),
+        wants=lambda *claims: True,
     )
 
 
@@ -173,4 +177,5 @@ def test_default_audit_draws_at_least_sixteen_heads_of_each_kind() -> None:
 
 
 def samples_with(group: list[Choice], heads: Heads, sampling: Sampling) -> dict:
-    return group_samples(group, [], [], Matrices(space_of(heads), untrained_heads(heads, sampling).random))
+    matrices = Matrices(space_of(heads), untrained_heads(heads, sampling).random)
+    return group_samples(group, [], [], matrices, wants=lambda *claims: True)

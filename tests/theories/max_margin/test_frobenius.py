@@ -11,9 +11,8 @@ from sklearn.svm import SVC
 
 from clearhead.numerics import least_distance, nonnegative_qp
 from clearhead.theories.max_margin import Status, attention_svm
-from clearhead.theories.max_margin.svm.constraints import UnitConstraints
+from clearhead.theories.max_margin.svm.constraints import UnitConstraints, selection_constraints
 from clearhead.theories.max_margin.svm.frobenius import Projection, least_frobenius
-from clearhead.theories.max_margin.svm.selection import selection_constraints
 from tests.theories.max_margin.problems import Problem, feasible_problem, linear_problem, matrices, random_selection
 
 seeds = st.integers(0, 2**31)
@@ -100,11 +99,11 @@ def test_the_nearest_matrix(seed: int) -> None:
     rows, _ = selection_constraints(problem.x, problem.z, problem.selected)
     generator = np.random.default_rng(seed)
     near = generator.standard_normal((11, 3))
-    result = least_frobenius(rows, near=near)
+    result = Projection(rows).nearest(near)
     assert result.converged
     assert rows.values(result.W).min() > 1 - 1e-9
     distance = np.linalg.norm(result.W - near)
-    for other in (least_frobenius(rows).W, least_frobenius(rows, near=-near).W):
+    for other in (least_frobenius(rows).W, Projection(rows).nearest(-near).W):
         for step in (1e-3, 0.5, 1.0):
             assert np.linalg.norm(result.W + step * (other - result.W) - near) >= distance * (1 - 1e-12)
 
@@ -115,7 +114,7 @@ def test_reusing_a_projection_does_not_change_its_results() -> None:
     projection, start = Projection(rows), None
     for seed in range(5):
         near = np.random.default_rng(seed).standard_normal((11, 3))
-        result, fresh = projection.nearest(near, start=start), least_frobenius(rows, near=near)
+        result, fresh = projection.nearest(near, start=start), Projection(rows).nearest(near)
         np.testing.assert_allclose(result.W, fresh.W, atol=1e-10)
         start = result.multipliers
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from clearhead.numerics import least_distance
 from clearhead.theories.max_margin import Conflict, MaxMargin, Norm, Status, attention_svm
+from clearhead.theories.max_margin.svm.constraints import selection_constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm, decide
-from clearhead.theories.max_margin.svm.selection import selection_constraints
 from tests.theories.max_margin.problems import Problem, feasible_problem, margin_bound, matrices, random_selection
 
 seeds = st.integers(0, 2**31)

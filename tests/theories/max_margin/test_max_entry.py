@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from clearhead.theories.max_margin import Norm, Status, attention_svm
-from clearhead.theories.max_margin.svm import max_entry as module
-from clearhead.theories.max_margin.svm.certificate import bracket
+from clearhead.theories.max_margin.svm import norms as module
+from clearhead.theories.max_margin.svm.constraints import selection_constraints
 from clearhead.theories.max_margin.svm.frobenius import least_frobenius
-from clearhead.theories.max_margin.svm.max_entry import least_max_entry
-from clearhead.theories.max_margin.svm.selection import selection_constraints
+from clearhead.theories.max_margin.svm.norms import least_max_entry
+from clearhead.theories.max_margin.svm.solution import bracket
 from clearhead.theories.max_margin.svm.solving import TOLERANCE
 from tests.theories.max_margin.problems import attained_margin, feasible_problem, margin_bound, matrices, matrix_norm
 

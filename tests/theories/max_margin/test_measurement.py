@@ -144,7 +144,7 @@ def test_rotated_heads_have_the_singular_values_of_the_head() -> None:
         space = space_of(given)
         width = space.matrix(0).shape[1]
         units = torch.eye(width, dtype=torch.float64).unsqueeze(1)
-        units = units if space.shared else units.expand(-1, HEADS, -1)
+        units = units if given.keys_from is not None else units.expand(-1, HEADS, -1)
         maps = space.draw(torch.Generator().manual_seed(1), random=0, rotated=2).rotated
         turned = space.rotated_heads(units, maps)
         for draw, h in itertools.product(range(2), range(HEADS)):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.theories.max_margin import Norm, attention_svm
-from clearhead.theories.max_margin.svm.certificate import bracket, dual_norm, norm_of
-from clearhead.theories.max_margin.svm.selection import selection_constraints
+from clearhead.theories.max_margin.svm.constraints import selection_constraints
+from clearhead.theories.max_margin.svm.solution import bracket, dual_norm, norm_of
 from tests.theories.max_margin.problems import Problem, feasible_problem
 
 seeds = st.integers(0, 2**31)

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clearhead.theories.max_margin import Norm, Status, attention_svm
-from clearhead.theories.max_margin.svm.certificate import bracket
-from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.constraints import Constraints, selection_constraints
 from clearhead.theories.max_margin.svm.frobenius import least_frobenius
-from clearhead.theories.max_margin.svm.nuclear import least_nuclear
-from clearhead.theories.max_margin.svm.selection import selection_constraints
+from clearhead.theories.max_margin.svm.norms import least_nuclear
+from clearhead.theories.max_margin.svm.solution import bracket
 from clearhead.theories.max_margin.svm.solving import TOLERANCE
 from tests.theories.max_margin.problems import (
     Problem,

@@ -1,7 +1,6 @@
 """The experiments that can be reproduced."""
 
 from clearhead.errors import InputError
-from clearhead_lab.experiments.crate.segmentation import SEGMENTATION
 from clearhead_lab.experiments.crate.sign_table import SIGN_TABLE
 from clearhead_lab.experiments.crate.training import CRATE_DIGITS, CRATE_FASHION
 from clearhead_lab.experiments.experiment import Experiment
@@ -17,7 +16,6 @@ from clearhead_lab.experiments.models.claim_tables import KERNEL_PCA_TABLE, MAX_
 from clearhead_lab.experiments.models.linear_map import LINEAR_MAP
 from clearhead_lab.experiments.models.sceptr_table import SCEPTR_TABLE
 from clearhead_lab.experiments.models.vision import DIGITS, FASHION_MNIST
-from clearhead_lab.experiments.robustness.attention_variants import DIGITS_ROBUSTNESS, ROBUSTNESS, STEP_TIME
 from clearhead_lab.experiments.svm.convergence_type import CONVERGENCE_TYPE
 from clearhead_lab.experiments.svm.drift import DRIFT
 from clearhead_lab.experiments.svm.local_convergence import LOCAL_CONVERGENCE
@@ -42,9 +40,6 @@ EXPERIMENTS = (
     LINEAR_MAP,
     FASHION_MNIST,
     DIGITS,
-    ROBUSTNESS,
-    DIGITS_ROBUSTNESS,
-    STEP_TIME,
     MAX_MARGIN_TABLE,
     SCEPTR_TABLE,
     LOCAL_CONVERGENCE,
@@ -60,7 +55,6 @@ EXPERIMENTS = (
     SIGN_TABLE,
     CRATE_FASHION,
     CRATE_DIGITS,
-    SEGMENTATION,
 )
 
 

@@ -38,16 +38,21 @@ def first_layers(operator: Settings, count: int = 1, *, others: str = "symmetric
 
 CLAMPED_KEYS: Settings = {"operator": "clamped", "strength": 4.0}
 RPC: Settings = {"operator": "rpc", "iterations": 4, "strength": 4.0}
-SOFTMAX: Variants = {"softmax": {"attention": "softmax"}}
-SYMMETRIC: Variants = {"symmetric": {"attention": "symmetric"}}
-CLAMPED: Variants = {"clamped keys": {"attention": first_layers(CLAMPED_KEYS)}}
-RPC_FIRST: Variants = {"RPC, layer 0": {"attention": first_layers(RPC)}}
-RPC_ALL: Variants = {"RPC, all layers": {"attention": {**RPC, "iterations": 2, "strength": 3.0}}}
-ASYMMETRIC_RPC: Variants = {
-    "asymmetric RPC, layer 0": {"attention": first_layers({**RPC, "queries": "given"}, others="softmax")}
+VARIANTS: Variants = {
+    "softmax": {"attention": "softmax"},
+    "symmetric": {"attention": "symmetric"},
+    "clamped keys": {"attention": first_layers(CLAMPED_KEYS)},
+    "RPC, layer 0": {"attention": first_layers(RPC)},
+    "RPC, all layers": {"attention": {**RPC, "iterations": 2, "strength": 3.0}},
+    "asymmetric RPC, layer 0": {"attention": first_layers({**RPC, "queries": "given"}, others="softmax")},
+    "scaled": {"attention": "scaled"},
 }
-SCALED: Variants = {"scaled": {"attention": "scaled"}}
 PLAIN = DataSettings()
+
+
+def variants_named(*names: str) -> Variants:
+    """Return some of `VARIANTS`."""
+    return {name: VARIANTS[name] for name in names}
 
 
 def in_memory(recipe: Recipe, *, data: DataSettings = PLAIN, **model: Any) -> RecipeFile:
@@ -272,6 +277,16 @@ def chance(runs: Sequence[StudyRun], measure: str = "accuracy") -> Floor:
     """Return the floor of an accuracy: that of classes drawn at random."""
     classes: int = runs[0].model().config.classes  # type: ignore[union-attr, assignment]
     return Floor(measure=measure, value=1 / classes, name="chance")
+
+
+def untrained(runs: Sequence[StudyRun], labels: Tensor) -> tuple[str, ...]:
+    """Return the variants whose accuracy does not exceed that of the most common label of the test images."""
+    floor = Floor(measure="accuracy", value=float(labels.bincount().max()) / len(labels), name="the majority class")
+    measured: dict[str, dict[int, dict[str, float]]] = {}
+    for run in runs:
+        measured.setdefault(run.variant, {})[run.seed] = {floor.measure: run.accuracy.value}
+    trained = floor.trained(measured)
+    return tuple(variant for variant in measured if variant not in trained)
 
 
 def how_compared(floor: Floor) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.errors import InputError
@@ -168,27 +168,18 @@ def measure_size(name: str, **overrides: Any) -> ModelSize:
     """Return the size of a named model. It is built on the meta device, so that it takes no memory."""
     with torch.device("meta"):
         model = build(name, **overrides).eval()
-        config: Any = model.config
-        if isinstance(config, LanguageModelConfig):
-            inputs = torch.zeros(1, config.context, dtype=torch.long)
-        else:
-            inputs = torch.zeros(1, config.channels, config.image_size, config.image_size)
+        inputs = one_input(model.config)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(inputs)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return ModelSize(parameters=parameters, multiply_adds=counter.get_total_flops() // 2)
 
 
-def catalogue_table(names: Iterable[str] = CATALOGUE) -> str:
-    """Return a Markdown table of named models and their sizes."""
-    lines = ["| model | what it is | parameters | multiply-adds |", "|---|---|---|---|"]
-    for name in names:
-        size = measure_size(name)
-        count = (
-            f"{size.multiply_adds / 1e9:,.3g} G" if size.multiply_adds >= 1e9 else f"{size.multiply_adds / 1e6:,.3g} M"
-        )
-        lines.append(f"| `{name}` | {CATALOGUE[name].meaning} | {size.parameters:,} | {count} |")
-    return "\n".join(lines)
+def one_input(config: Any) -> Tensor:
+    """Return one sequence as long as the context, or one image, of zeros on the present device."""
+    if hasattr(config, "context"):
+        return torch.zeros(1, config.context, dtype=torch.long)
+    return torch.zeros(1, config.channels, config.image_size, config.image_size)
 
 
 def _operators(given: Any) -> Any:

@@ -110,6 +110,13 @@ def initialised_by(generator: torch.Generator | None) -> Iterator[None]:
         yield
 
 
+def subspace_attention(config: BlockConfig) -> SubspaceAttention:
+    """Return the attention of a block."""
+    return SubspaceAttention(
+        config.width, config.heads, tied=config.form is not Form.RELEASED, out_bias=not config.overcomplete
+    )
+
+
 class CrateBlock(nn.Module):
     """A compression step and a sparse coding step.
 
@@ -120,12 +127,7 @@ class CrateBlock(nn.Module):
         super().__init__()
         self.form, self.shrink, self.overcomplete = config.form, config.shrink, config.overcomplete
         self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = SubspaceAttention(
-            config.width,
-            config.heads,
-            tied=config.form is not Form.RELEASED,
-            out_bias=not config.overcomplete,
-        )
+        self.attention = subspace_attention(config)
         self.sparse_norm = nn.LayerNorm(config.width)
         sparse_step = OvercompleteStep if config.overcomplete else SparseCodingStep
         self.sparse = sparse_step(config.width, step=config.step, penalty=config.penalty)

@@ -11,21 +11,18 @@ is used; its 25.4 M (small) and 44.6 M (base) parameters include them and both t
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clearhead.errors import InputError
-from clearhead.modules.subspace import SubspaceAttention
 from clearhead.shapes import Bool, Float, ShapeError
 from clearhead_lab.models.crate import (
-    CRATE_SIZES,
     BlockConfig,
     CrateBlock,
-    Form,
     ImageBlockConfig,
     initialised_by,
+    subspace_attention,
 )
 from clearhead_lab.models.image_sizes import PixelNorm, check_divides, check_sizes, patches
 
@@ -50,14 +47,6 @@ class CrateAutoencoderConfig(ImageBlockConfig):
             object.__setattr__(self, "decoder_layers", self.layers)
         check_sizes(decoder_layers=self.decoder_layers)
         check_divides(whole="width", part="4", sizes=(self.width, 4))  # a sine and a cosine for each of two axes
-
-
-def autoencoder_config(size: str, **settings: Any) -> CrateAutoencoderConfig:
-    """Return the settings of a released size (tiny, small, base or large), changed by `settings`."""
-    if size not in CRATE_SIZES:
-        raise InputError(f"there is no CRATE-MAE size {size!r}; choose from {', '.join(CRATE_SIZES)}")
-    published = {"image_size": 224, "patch_size": 16, "channels": 3, **CRATE_SIZES[size]}
-    return CrateAutoencoderConfig(**{**published, **settings})
 
 
 def random_mask(
@@ -151,12 +140,7 @@ class _DecoderBlock(nn.Module):
         self.dictionary = nn.Parameter(torch.empty(config.width, config.width))
         nn.init.kaiming_uniform_(self.dictionary)
         self.attention_norm = nn.LayerNorm(config.width)
-        self.attention = SubspaceAttention(
-            config.width,
-            config.heads,
-            tied=config.form is not Form.RELEASED,
-            out_bias=not config.overcomplete,
-        )
+        self.attention = subspace_attention(config)
 
     def forward(self, x: Tensor) -> Tensor:
         y = nn.functional.linear(self.sparse_norm(x), self.dictionary)

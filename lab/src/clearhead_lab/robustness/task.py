@@ -19,7 +19,7 @@ from clearhead.stored_json import load_cached, store
 from clearhead_lab.robustness.attacks import pgd
 from clearhead_lab.robustness.classifier import PixelClassifier
 from clearhead_lab.robustness.corruptions import CORRUPTIONS, SEVERITIES, corrupt_batches
-from clearhead_lab.robustness.metrics import area_under_precision_recall, calibration_of_confidences, max_softmax_score
+from clearhead_lab.robustness.metrics import area_under_precision_recall, calibration_error, max_softmax_score
 from clearhead_lab.robustness.results import Detection, Example, budget_text
 from clearhead_lab.robustness.suites import Protocol
 
@@ -123,7 +123,7 @@ class CleanPredictions:
 
     def calibration_error(self, labels: Int[Tensor, "n"]) -> float:
         """Return the expected calibration error."""
-        return calibration_of_confidences(self.confidence, (self.predicted == labels).cpu())
+        return calibration_error(self.confidence, (self.predicted == labels).cpu())
 
 
 def clean_predictions(task: Task) -> CleanPredictions:

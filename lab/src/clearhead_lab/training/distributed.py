@@ -91,10 +91,6 @@ class Processes:
         dist.all_reduce(value)
         return value / self.count
 
-    def total(self, values: Tensor) -> Tensor:
-        """Return the sum of values over the processes."""
-        return self.mean(values) * self.count if self.sharding is not None else values
-
     def any(self, flag: bool, *, device: torch.device) -> bool:
         """Return True in all processes if the flag is True in one."""
         return bool(self.mean(torch.tensor(float(flag), device=device)) > 0)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from clearhead.errors import InputError
 from clearhead.private_names import storage_address
+from clearhead_lab.models.catalogue import one_input
 from clearhead_lab.models.language import LanguageModel, LanguageModelConfig
 from clearhead_lab.training.recipe import learning_rate
 from clearhead_lab.training.recipe_file import RecipeFile
@@ -51,7 +51,7 @@ def estimate_run(file: RecipeFile, *, rows: int | None = None, processes: int = 
         raise InputError(f"{file.name} does not say the number of training rows; add rows to its section [data]")
     with torch.device("meta"):
         model = build_model(file).train()
-        row = _one_row(file, model.config)
+        row = one_input(model.config)
     if recipe.batch_size % (processes * recipe.accumulate):
         raise InputError(
             f"{recipe.batch_size} rows cannot be divided between {processes} processes with {recipe.accumulate} parts"
@@ -85,13 +85,6 @@ def estimate_run(file: RecipeFile, *, rows: int | None = None, processes: int = 
         activation_bytes=part * saved * number_bytes,
         gpu_hours=flops / SUSTAINED_FLOPS / 3600,
     )
-
-
-def _one_row(file: RecipeFile, config: Any) -> Tensor:
-    """Return a batch of one row on the present device."""
-    if file.task == "language":
-        return torch.zeros(1, config.context, dtype=torch.long)
-    return torch.zeros(1, config.channels, config.image_size, config.image_size)
 
 
 def _output_of(config: LanguageModelConfig) -> tuple[int, int]:

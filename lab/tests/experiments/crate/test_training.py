@@ -7,6 +7,7 @@ import pytest
 
 from clearhead_lab.experiments.crate import training
 from clearhead_lab.experiments.crate.training import VIT, variants
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN
 from clearhead_lab.experiments.experiment import Experiment, Request
 from clearhead_lab.experiments.study import in_memory
 from clearhead_lab.models.crate import Form
@@ -36,6 +37,8 @@ def test_a_run_shows_every_model_layer_by_layer_with_its_baseline(
     outcome = EXPERIMENT.run(request)
     assert set(outcome.facts["accuracy"]) == {"CRATE, released", VIT}
     assert all(set(by_seed) == {"0", "1"} for by_seed in outcome.facts["accuracy"].values())
+    assert outcome.headline == f"CRATE, released {DID_NOT_TRAIN}; {VIT} {DID_NOT_TRAIN}"  # on labels at random
+    assert outcome.remarks == (f"CRATE, released: {DID_NOT_TRAIN}", f"{VIT}: {DID_NOT_TRAIN}")
     folder = tmp_path / "crate-small"
     page = (folder / "table.md").read_text()
     assert page.count("before training") >= 4

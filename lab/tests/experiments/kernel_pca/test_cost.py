@@ -1,6 +1,8 @@
 """Table 13: sizes, times and memory of variants."""
 
 import dataclasses
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,14 +11,20 @@ from torch import nn
 
 from clearhead.stored_json import read_json
 from clearhead_lab.experiments.experiment import Request
-from clearhead_lab.experiments.kernel_pca import cost
-from clearhead_lab.experiments.kernel_pca.cost import COST, Costs, forward_seconds, peak_bytes, peak_memory
-from clearhead_lab.experiments.robustness import step_time
-from clearhead_lab.experiments.robustness.step_time import StepTimes
-from clearhead_lab.experiments.study import SOFTMAX
+from clearhead_lab.experiments.kernel_pca import cost, measured_cost
+from clearhead_lab.experiments.kernel_pca.cost import COST, Costs, ratio
+from clearhead_lab.experiments.kernel_pca.measured_cost import (
+    WARM_UP,
+    forward_seconds,
+    peak_bytes,
+    peak_memory,
+    step_seconds,
+)
 from clearhead_lab.models.catalogue import ModelSize, measure_size
 from clearhead_lab.models.transformer_block import config_as_json
-from clearhead_lab.models.vit import VisionTransformerConfig
+from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
+from clearhead_lab.training.loop import Stepper
+from clearhead_lab.training.recipe import Recipe
 
 CONFIG = VisionTransformerConfig(
     image_size=8, patch_size=2, channels=1, classes=3, width=8, layers=2, heads=2, mlp_width=16
@@ -58,26 +66,68 @@ def test_a_training_step_needs_more_memory_than_inference_and_twice_the_images_m
 
 def test_forward_passes_are_timed_without_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     modes = []
-    real = cost.VisionTransformer.forward
+    real = VisionTransformer.forward
 
     def forward(self: nn.Module, images: torch.Tensor) -> torch.Tensor:
         modes.append((self.training, torch.is_grad_enabled(), len(images)))
         return real(self, images)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(cost.VisionTransformer, "forward", forward)
+    monkeypatch.setattr(VisionTransformer, "forward", forward)
     seconds = forward_seconds(models={"a": config_as_json(CONFIG), "b": config_as_json(CONFIG)}, batch_size=3, rounds=2)
     assert {name: len(each) for name, each in seconds.items()} == {"a": 2, "b": 2}
-    assert modes == [(False, False, 3)] * 2 * (2 + step_time.WARM_UP)
+    assert modes == [(False, False, 3)] * 2 * (2 + WARM_UP)
+
+
+def test_every_round_takes_one_real_step_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[int, float, int]] = []
+    real = Stepper.__call__
+
+    def counted(self: Stepper, *args: torch.Tensor, learning_rate: float) -> float:
+        loss = real(self, *args, learning_rate=learning_rate)
+        taken.append((id(self), loss, torch.get_num_threads()))
+        return loss
+
+    monkeypatch.setattr(Stepper, "__call__", counted)
+    models = {"plain": config_as_json(CONFIG), "other": config_as_json(CONFIG)}
+    recipe = json.loads(json.dumps(dataclasses.asdict(Recipe(epochs=1, batch_size=11))))
+    torch.set_num_threads(2)
+    try:
+        seconds = step_seconds(models=models, recipe=recipe, rounds=5)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    rounds = [{stepper for stepper, *_ in taken[i : i + 2]} for i in range(0, 14, 2)]
+    assert all(len(steppers) == 2 for steppers in rounds)
+    assert len({taken[i][0] for i in range(0, 14, 2)}) == 2  # not always the same one first
+    assert {threads for *_, threads in taken} == {1}
+    assert {name: len(each) for name, each in seconds.items()} == {"plain": 5, "other": 5}
+    losses = [loss for stepper, loss, _ in taken if stepper == taken[0][0]]
+    assert losses[-1] < losses[0]
+
+
+def test_warm_up_rounds_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)) ** 2)
+    seconds = measured_cost.interleave({"plain": lambda: None}, rounds=3)
+    first = 2 * WARM_UP
+    assert seconds == {"plain": [float((n + 1) ** 2 - n**2) for n in (first, first + 2, first + 4)]}
+
+
+def test_a_ratio_is_taken_within_its_round() -> None:
+    # The machine is ten times as slow in the second round; `other` takes two or three times as long.
+    seconds = {"plain": (1.0, 10.0, 1.0, 1.0), "other": (2.0, 20.0, 3.0, 2.0)}
+    found = ratio(seconds, "other", to="plain")
+    assert (found.low, found.median, found.high) == (2.0, 2.0, 2.25)
+    assert ratio(seconds, "plain", to="plain").high == 1
 
 
 def _costs(title: str, forward: dict[str, tuple[float, ...]], *, steps: bool) -> Costs:
-    times = StepTimes(key={}, seconds=forward)
     return Costs(
         title=title,
         sizes={name: ModelSize(parameters=1000, multiply_adds=2_000_000) for name in forward},
-        forward=times,
+        forward=forward,
         memory={name: {"training": 3_000_000, "inference": 1_000_000} for name in forward},
-        steps=times if steps else None,
+        steps=forward if steps else None,
     )
 
 
@@ -117,14 +167,17 @@ def test_variants_are_measured_once_with_their_operators(tmp_path: Path, monkeyp
         calls.append(("memory", batch_size))
         return {name: {"training": 2, "inference": 1} for name in models}
 
-    def steps(configs: dict[str, object], *args: object) -> StepTimes:
-        return StepTimes(key={}, seconds=dict.fromkeys(configs, (1.0,)))
+    def steps(*, models: dict[str, object], recipe: dict[str, int], rounds: int) -> dict[str, list[float]]:
+        calls.append(("steps", recipe["batch_size"]))
+        return {name: [1.0] * rounds for name in models}
 
-    for name, function in (("forward_seconds", forward), ("peak_memory", memory), ("_step_times", steps)):
+    for name, function in (("forward_seconds", forward), ("peak_memory", memory), ("step_seconds", steps)):
         monkeypatch.setattr(cost, name, function)
     COST.run(Request(out=tmp_path))
     COST.measure(Request(out=tmp_path, scale="paper"), tmp_path / "paper-cost")
-    assert calls == [("forward", 2), ("memory", 2), ("forward", 64), ("memory", 64)]
+    assert calls == [
+        ("forward", 2), ("memory", 2), ("forward", 64), ("memory", 64), ("steps", 64), ("steps", 16),
+    ]  # fmt: skip
     facts = read_json(tmp_path / "paper-cost" / "result.json")["facts"]
     sizes = {name: facts[name]["sizes"] for name in ("Small ViT, 65 tokens", "DeiT-tiny, 197 tokens")}
     named = {"softmax": "deit-tiny", "symmetric": "deit-tiny-symmetric", "RPC, all layers": "deit-tiny-rpc-all"}
@@ -138,8 +191,7 @@ def test_variants_are_measured_once_with_their_operators(tmp_path: Path, monkeyp
     assert small["RPC, all layers"]["multiply_adds"] > small["symmetric"]["multiply_adds"]
 
 
-def test_a_dry_run_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "STUDY", dataclasses.replace(cost.STUDY, variants=SOFTMAX))
+def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
     outcome = COST.run(Request(out=tmp_path, scale="paper", dry_run=True))
-    assert outcome.headline.startswith("dry run: 1 variants")
+    assert outcome.headline.startswith("dry run: 7 variants")
     assert not (tmp_path / "paper-cost" / "measured").exists()

@@ -18,6 +18,7 @@ from clearhead_lab.experiments.kernel_pca.language import (
     condition,
     frequency_perplexity,
 )  # fmt: skip
+from clearhead_lab.experiments.study import StudyRun
 from clearhead_lab.models.language import LanguageModel, LanguageModelConfig
 from clearhead_lab.robustness.text import TEXT_ATTACKS, contaminate, swap_for_generic_word
 from clearhead_lab.training.evaluation import measure_perplexity
@@ -125,6 +126,22 @@ def test_a_study_is_reported_and_resumed(tmp_path: Path, texts: Path, monkeypatc
     assert read_json(folder / "result.json")["headline"] == outcome.headline
 
 
+def test_the_variant_of_lowest_perplexity_is_named(tmp_path: Path) -> None:
+    conditions = {
+        condition(split, attack, original=original)
+        for split in ("valid", "test")
+        for attack in ("", *TEXT_ATTACKS)
+        for original in (False, True)
+    }
+    measured = {
+        variant: {seed: dict.fromkeys(conditions, perplexity + seed) for seed in (0, 1)}
+        for variant, perplexity in (("symmetric", 40.0), ("RPC", 30.0), ("softmax", 35.0))
+    }
+    runs = [StudyRun(variant=variant, seed=0, folder=tmp_path, parameters=1) for variant in measured]
+    report = LANGUAGE.report((runs, measured, 1000.0), Request(out=tmp_path))
+    assert report.headline == "lowest test perplexity: RPC, 30.5; 3 runs"
+
+
 def test_the_floor_is_the_perplexity_of_word_frequencies() -> None:
     train, test = torch.tensor([0, 0, 0, 1, 2, 2]), torch.tensor([0, 1, 1])
     corpus = Corpus(name="", train=train, valid=test, test=test, vocabulary=("a", "b", "c"))
@@ -133,10 +150,9 @@ def test_the_floor_is_the_perplexity_of_word_frequencies() -> None:
     assert frequency_perplexity(corpus, train=3, tokens=1) == pytest.approx(6 / 4)
 
 
-def test_a_dry_run_at_the_scale_of_the_paper_has_the_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(language, "STUDY", dataclasses.replace(STUDY, variants={"RPC": STUDY.variants["RPC"]}))
+def test_a_dry_run_at_the_scale_of_the_paper_has_the_sizes(tmp_path: Path) -> None:
     outcome = LANGUAGE.run(Request(out=tmp_path, scale="paper", dry_run=True, seeds=1))
-    assert outcome.headline.startswith("dry run: 1 variants, 1 seeds, ")
+    assert outcome.headline.startswith("dry run: 4 variants, 1 seeds, ")
     page = (tmp_path / "paper-language" / "table.md").read_text()
     assert "Batches (96, 256), 119 epochs, adam, learning rate 0.00025." in page
     assert "| RPC | 77,846,912 |" in page

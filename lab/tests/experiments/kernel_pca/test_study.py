@@ -10,24 +10,13 @@ import pytest
 import torch
 
 from clearhead.errors import InputError
-from clearhead.operators.named import RPC, ClampedKeys, Softmax, Symmetric
+from clearhead.operators.named import RPC, ClampedKeys, Scaled, Softmax, Symmetric
 from clearhead.report.tables import Table
 from clearhead_lab.experiments import study
 from clearhead_lab.experiments.estimates import Floor
 from clearhead_lab.experiments.experiment import Request
 from clearhead_lab.experiments.kernel_pca import classification, scaled_training
-from clearhead_lab.experiments.study import (
-    ASYMMETRIC_RPC,
-    CLAMPED,
-    RPC_ALL,
-    RPC_FIRST,
-    SOFTMAX,
-    SYMMETRIC,
-    Study,
-    compared,
-    measured_table,
-    train_study,
-)  # fmt: skip
+from clearhead_lab.experiments.study import Study, compared, measured_table, train_study, variants_named
 from clearhead_lab.training.evaluation import measure_accuracy
 from clearhead_lab.training.loop import DivergedError
 from clearhead_lab.training.recipe_file import layer_operators
@@ -58,18 +47,18 @@ def _cells(table: Table) -> dict[str, list[str]]:
     return {field.title: list(field.cells) for field in table}
 
 
-def _operators(variant: study.Variants, layers: int = 2) -> tuple[Any, ...]:
-    [changes] = variant.values()
-    return layer_operators(changes["attention"], layers=layers)
-
-
 def test_variants_are_the_papers() -> None:
-    assert _operators(SOFTMAX) == (Softmax(), Softmax())
-    assert _operators(SYMMETRIC) == (Symmetric(), Symmetric())
-    assert _operators(CLAMPED) == (ClampedKeys(strength=4.0), Symmetric())
-    assert _operators(RPC_FIRST) == (RPC(iterations=4, strength=4.0), Symmetric())
-    assert _operators(RPC_ALL) == (RPC(iterations=2, strength=3.0),) * 2
-    assert _operators(ASYMMETRIC_RPC) == (RPC(iterations=4, strength=4.0, queries="given"), Softmax())
+    operators = {name: layer_operators(changes["attention"], layers=2) for name, changes in study.VARIANTS.items()}
+    assert operators.pop("scaled") == (Scaled(), Scaled())
+    assert operators == {
+        "softmax": (Softmax(), Softmax()),
+        "symmetric": (Symmetric(), Symmetric()),
+        "clamped keys": (ClampedKeys(strength=4.0), Symmetric()),
+        "RPC, layer 0": (RPC(iterations=4, strength=4.0), Symmetric()),
+        "RPC, all layers": (RPC(iterations=2, strength=3.0),) * 2,
+        "asymmetric RPC, layer 0": (RPC(iterations=4, strength=4.0, queries="given"), Softmax()),
+    }
+    assert list(study.variants_named("symmetric", "softmax")) == ["symmetric", "softmax"]
 
 
 @pytest.fixture
@@ -129,16 +118,16 @@ def test_the_study_of_classification_attacks_every_run(tiny: Request, monkeypatc
 
 
 def test_attacks_lower_the_accuracy_of_a_model_that_has_one(tiny: Request, tmp_path: Path) -> None:
-    run = train_study(
-        Study(small=str(tmp_path / "tiny.toml"), paper="deit-tiny-imagenet", variants=SOFTMAX, seeds=1),
-        dataclasses.replace(tiny, epochs=40),
-    )[0]  # fmt: skip
+    alone = Study(small=str(tmp_path / "tiny.toml"), paper="", variants=variants_named("softmax"), seeds=1)
+    run = train_study(alone, dataclasses.replace(tiny, epochs=40))[0]
     stored = np.load(tmp_path / "images.npz")
     np.savez(
         tmp_path / "seen.npz", x_train=stored["x_train"], y_train=stored["y_train"],
         x_test=stored["x_train"][:8], y_test=stored["y_train"][:8],
     )  # fmt: skip
-    results = classification.attacked_accuracy(run.folder / "model", tmp_path / "seen.npz", images=8, steps=5, seed=0)
+    results = classification.attacked_accuracy(
+        folder=str(run.folder), data=str(tmp_path / "seen.npz"), images=8, steps=5, seed=0, loss=0.0
+    )
     clean = measure_accuracy(run.model(), torch.from_numpy(stored["x_train"][:8]).permute(0, 3, 1, 2),
                              torch.from_numpy(stored["y_train"][:8])).value  # fmt: skip
     assert clean >= 0.75
@@ -225,7 +214,7 @@ def test_equal_seeds_start_variants_from_equal_weights(tiny: Request, tmp_path: 
     from clearhead_lab.training.run import prepare_run
 
     assert tiny.data is not None
-    pair = Study(small=str(tmp_path / "tiny.toml"), paper="", variants={**SYMMETRIC, **RPC_FIRST})
+    pair = Study(small=str(tmp_path / "tiny.toml"), paper="", variants=variants_named("symmetric", "RPC, layer 0"))
     weights = [prepare_run(pair.recipe(tiny, v, 3), tiny.data).model.state_dict() for v in pair.variants]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

@@ -112,8 +112,8 @@ def test_the_printed_table_fits(name: str, width: int, outcomes: dict[str, tuple
         assert last == columns[-1].title or name in ("svm/multi-token",)
 
 
-@pytest.mark.parametrize("name", ["svm/local-convergence", "svm/multi-token"])
-def test_measurements_are_cached(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "train"), [("svm/local-convergence", "train_by"), ("svm/multi-token", "train")])
+def test_measurements_are_cached(name: str, train: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = SMALL[name]
     for constant, value in small.constants.items():
         monkeypatch.setattr(small.module, constant, value)
@@ -126,7 +126,7 @@ def test_measurements_are_cached(name: str, tmp_path: Path, monkeypatch: pytest.
     def refuse(*args: Any, **options: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(small.module, "train", refuse)
+    monkeypatch.setattr(small.module, train, refuse)
     again = small.experiment.run(request)
     assert again.headline == first.headline
     with pytest.raises(AssertionError, match="trained again"):

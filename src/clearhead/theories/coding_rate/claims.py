@@ -1,5 +1,7 @@
 """The claims of the coding rate on heads, layers and maps, and their controls."""
 
+from functools import partial
+
 from clearhead.theories.theory import Claim, Control, Direction, Role, Unit
 
 PAPER = "Yu et al. 2023 (arXiv 2306.01129)"
@@ -24,34 +26,15 @@ BEFORE_ATTENTION = Control(name="before attention")
 IN_RANDOM_SUBSPACES = Control(name="in random subspaces")
 
 
-def _claim(
-    statistic: str,
-    statement: str,
-    formula: str,
-    where: str,
-    *,
-    predicted: float | None = None,
-    role: Role = Role.SECONDARY,
-    note: str = "",
-    unit: Unit = Unit.HEAD,
-    percent: bool = False,
-    undefined: str = "nothing of the input lies in the head's subspace",
-) -> Claim:
-    return Claim(
-        theory="coding rate",
-        statistic=statistic,
-        statement=statement,
-        formula=formula,
-        citation=where,
-        predicted=predicted,
-        role=role,
-        note=note,
-        direction=Direction.LOWER if predicted is None else None,
-        unit=unit,
-        percent=percent,
-        size=1.0,
-        undefined=undefined,
-    )
+_claim = partial(
+    Claim,
+    theory="coding rate",
+    predicted=None,
+    role=Role.SECONDARY,
+    direction=Direction.LOWER,
+    size=1.0,
+    undefined="nothing of the input lies in the head's subspace",
+)
 
 
 def _by_depth(title: str, label: str, note: str = "") -> Claim:
@@ -65,10 +48,11 @@ def _by_depth(title: str, label: str, note: str = "") -> Claim:
 _RATE = "R(ZU_h) = ½ logdet(I + p/(Nε²) U_hᵀZᵀZU_h),  U_h an orthonormal basis of the head's value map"
 
 COMPRESSION = _claim(
-    "rate change",
-    "attention compresses the tokens in the head's subspace: their coding rate falls, independent of their size",
-    f"max of the relative changes of R(ZU_h) for unit-norm tokens and at matched scale;  {_RATE}",
-    f"{PAPER}, section 2.3; the raw rate may rise: {INVESTIGATION}",
+    statistic="rate change",
+    statement="attention compresses the tokens in the head's subspace: their coding rate falls, "
+    "independent of their size",
+    formula=f"max of the relative changes of R(ZU_h) for unit-norm tokens and at matched scale;  {_RATE}",
+    citation=f"{PAPER}, section 2.3; the raw rate may rise: {INVESTIGATION}",
     role=Role.PRIMARY,
     note="the less compressing of the unit-norm and the scale-matched change, input by input. A change of size alone "
     "is 0 by definition. Z⁺ is the sum of tokens and attention's output, before a norm that may follow it. Attention "
@@ -77,93 +61,98 @@ COMPRESSION = _claim(
     "between it and the value map is left out",
 )
 AFTER_NORM = _claim(
-    "rate change after the norm",
-    "the same as the rate change, with the norm that follows the sum",
-    "as the rate change, with Z⁺ = norm(Z + attention(Z))",
-    f"{PAPER}, section 2.3, read for models that normalise after the sum",
+    statistic="rate change after the norm",
+    statement="the same as the rate change, with the norm that follows the sum",
+    formula="as the rate change, with Z⁺ = norm(Z + attention(Z))",
+    citation=f"{PAPER}, section 2.3, read for models that normalise after the sum",
     note="only in models that normalise after the sum. The trained gain of the norm lowers the rate without attention, "
     "so the norm alone, norm(Z), is a control",
 )
 UNIT_NORM = _claim(
-    "unit-norm change",
-    "the coding rate of tokens of length one falls",
-    "[R(Ẑ⁺U_h) − R(ẐU_h)] / R(ẐU_h),  ẑ = z/‖z‖ in the whole space",
-    f"{PAPER}, section 2.3, for tokens of length one",
+    statistic="unit-norm change",
+    statement="the coding rate of tokens of length one falls",
+    formula="[R(Ẑ⁺U_h) − R(ẐU_h)] / R(ẐU_h),  ẑ = z/‖z‖ in the whole space",
+    citation=f"{PAPER}, section 2.3, for tokens of length one",
     note="with ε = .5 the rate of a unit token's small part in a subspace is nearly its energy there",
 )
 SCALE_MATCHED = _claim(
-    "scale-matched change",
-    "the coding rate falls after the tokens are scaled back to their former size",
-    "[R(sZ⁺U_h) − R(ZU_h)] / R(ZU_h),  s = ‖Z‖_F/‖Z⁺‖_F",
-    f"{PAPER}, section 2.3, at the same Frobenius norm",
+    statistic="scale-matched change",
+    statement="the coding rate falls after the tokens are scaled back to their former size",
+    formula="[R(sZ⁺U_h) − R(ZU_h)] / R(ZU_h),  s = ‖Z‖_F/‖Z⁺‖_F",
+    citation=f"{PAPER}, section 2.3, at the same Frobenius norm",
     note="a single token that grows a lot shrinks all others",
 )
 RAW = _claim(
-    "raw change",
-    "the coding rate of the unscaled tokens falls",
-    "[R(Z⁺U_h) − R(ZU_h)] / R(ZU_h)",
-    f"{PAPER}, section 2.3; a sum Z + attention(Z) raises it: {INVESTIGATION}",
+    statistic="raw change",
+    statement="the coding rate of the unscaled tokens falls",
+    formula="[R(Z⁺U_h) − R(ZU_h)] / R(ZU_h)",
+    citation=f"{PAPER}, section 2.3; a sum Z + attention(Z) raises it: {INVESTIGATION}",
     note="says little by itself: scaling all tokens by .9 lowers it as attention would. A change of size alone has "
     "the model's factor ‖Z⁺‖_F/‖Z‖_F",
 )
 ORTHONORMAL = _claim(
-    "map not orthonormal",
-    "the head's map is a multiple of one with orthonormal columns",
-    "‖p WᵀW/‖W‖² − I‖_F / √p",
-    f"{PAPER}, section 2.2 (an assumption)",
+    statistic="map not orthonormal",
+    statement="the head's map is a multiple of one with orthonormal columns",
+    formula="‖p WᵀW/‖W‖² − I‖_F / √p",
+    citation=f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
+    direction=None,
     note="from the weights alone, the same on every input; other claims use an orthonormal basis of the map",
     undefined=ZERO_MAP,
 )
 OVERLAP = _claim(
-    "overlap of subspaces",
-    "the subspaces of a layer's heads are incoherent",
-    "mean over j ≠ h of ‖U_hᵀU_j‖_F²/p",
-    f"{PAPER}, section 2.2 (an assumption)",
+    statistic="overlap of subspaces",
+    statement="the subspaces of a layer's heads are incoherent",
+    formula="mean over j ≠ h of ‖U_hᵀU_j‖_F²/p",
+    citation=f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
+    direction=None,
     note="from the weights alone; heads that share values count once. p/c for random subspaces",
     undefined=ONE_HEAD,
 )
 LARGEST_COSINE = _claim(
-    "largest cosine of subspaces",
-    "no direction of the head's subspace is close to another head's subspace",
-    "max over j ≠ h of σ_max(U_hᵀU_j)",
-    f"{PAPER}, section 2.2 (an assumption)",
+    statistic="largest cosine of subspaces",
+    statement="no direction of the head's subspace is close to another head's subspace",
+    formula="max over j ≠ h of σ_max(U_hᵀU_j)",
+    citation=f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
+    direction=None,
     note="from the weights alone",
     undefined=ONE_HEAD,
 )
 DENSITY = _claim(
-    "density after the MLP",
-    "the MLP makes the tokens sparse",
-    "mean over tokens of (‖z‖_1/‖z‖_2)²/c: 1/c for one-hot features, 2/π for Gaussian ones, 1 for equal magnitudes",
-    f"{PAPER}, section 2.4, for features without exact zeros",
+    statistic="density after the MLP",
+    statement="the MLP makes the tokens sparse",
+    formula="mean over tokens of (‖z‖_1/‖z‖_2)²/c: 1/c for one-hot features, 2/π for Gaussian ones, "
+    "1 for equal magnitudes",
+    citation=f"{PAPER}, section 2.4, for features without exact zeros",
     note="depends on the coordinates: a rotation of the features changes it",
     unit=Unit.LAYER,
     percent=True,
 )
 NONZERO = _claim(
-    "non-zero entries after the MLP",
-    "the MLP sets entries of the tokens to zero",
-    "‖Z‖_0/(cN)",
-    f"{PAPER}, section 2.4 and figure on sparsity by layer",
+    statistic="non-zero entries after the MLP",
+    statement="the MLP sets entries of the tokens to zero",
+    formula="‖Z‖_0/(cN)",
+    citation=f"{PAPER}, section 2.4 and figure on sparsity by layer",
     note="most transformers have no exact zeros, before or after. In CRATE it falls with depth before training too",
     unit=Unit.LAYER,
     percent=True,
 )
 RAW_MAP = _claim(
-    "rate change by the map itself",
-    "the same as the rate change, with the learned subspaces as they are",
-    "as the rate change, with the head's map W_h in place of its orthonormal basis U_h",
-    f"{PAPER}, section 2.3, with the map that the model learned",
+    statistic="rate change by the map itself",
+    statement="the same as the rate change, with the learned subspaces as they are",
+    formula="as the rate change, with the head's map W_h in place of its orthonormal basis U_h",
+    citation=f"{PAPER}, section 2.3, with the map that the model learned",
     note="only if queries, keys and values share one map, as in CRATE",
 )
 UNSCALED_MAP = _claim(
-    "map not orthonormal, unscaled",
-    "the learned subspaces have orthonormal columns",
-    "‖WᵀW − I‖_F / √p",
-    f"{PAPER}, section 2.2 (an assumption)",
+    statistic="map not orthonormal, unscaled",
+    statement="the learned subspaces have orthonormal columns",
+    formula="‖WᵀW − I‖_F / √p",
+    citation=f"{PAPER}, section 2.2 (an assumption)",
     predicted=0.0,
+    direction=None,
     note="only if queries, keys and values share one map, as in CRATE; from the weights alone",
     undefined=ZERO_MAP,
 )

@@ -15,9 +15,11 @@ from clearhead.theories.coding_rate.claims import (
     AT_THIS_SIZE,
     BEFORE_ATTENTION,
     BEFORE_MLP,
+    DENSITY,
     DENSITY_BY_LAYER,
     GAUSSIAN,
     IN_RANDOM_SUBSPACES,
+    NONZERO,
     NONZERO_BY_LAYER,
     RAW_RATE,
     UNIT_RATE,
@@ -73,20 +75,19 @@ def rates_by_layer(rates: Rates, *, random: Rates | None = None) -> dict[Claim, 
     }
 
 
-def sparsity_by_layer(tokens: Tokens, *, controls: bool) -> dict[Claim, Sample]:
-    """Return the sparsity of one input after the layer, with that before the MLP as a control; empty without an MLP."""
+def sparsity(tokens: Tokens, *, controls: bool) -> dict[Claim, Sample]:
+    """Return the sparsity of one input after the layer, as claims and as curves; empty without an MLP.
+
+    The sparsity before the MLP is a control, and so is the density of Gaussian features.
+    """
     if tokens.after is None:
         return {}
-    if not controls:
-        return {
-            DENSITY_BY_LAYER: _sample(density(tokens.after)),
-            NONZERO_BY_LAYER: _sample(nonzero_fraction(tokens.after)),
-        }
-    gaussian = gaussian_density(tokens.between.shape[-1])
-    return {
-        DENSITY_BY_LAYER: _sample(density(tokens.after), {BEFORE_MLP: density(tokens.between), GAUSSIAN: gaussian}),
-        NONZERO_BY_LAYER: _sample(nonzero_fraction(tokens.after), {BEFORE_MLP: nonzero_fraction(tokens.between)}),
-    }
+    of_density, of_zeros = {}, {}
+    if controls:
+        of_density = {BEFORE_MLP: density(tokens.between), GAUSSIAN: gaussian_density(tokens.after.shape[-1])}
+        of_zeros = {BEFORE_MLP: nonzero_fraction(tokens.between)}
+    dense, nonzero = _sample(density(tokens.after), of_density), _sample(nonzero_fraction(tokens.after), of_zeros)
+    return {DENSITY: dense, NONZERO: nonzero, DENSITY_BY_LAYER: dense, NONZERO_BY_LAYER: nonzero}
 
 
 def _sample(value: float, controls: dict[Control, float] | None = None) -> Sample:

@@ -3,7 +3,6 @@
 import dataclasses
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,25 +10,20 @@ from clearhead.numerics.coding_rate import check_eps
 from clearhead.theories.coding_rate.ablations import NO_ABLATION, NO_NORM, can_ablate
 from clearhead.theories.coding_rate.block import Bases
 from clearhead.theories.coding_rate.claims import (
-    BEFORE_MLP,
     COMPRESSION,
-    DENSITY,
     DEPTH_CLAIMS,
-    GAUSSIAN,
     HEAD_CLAIMS,
     LAYER_CLAIMS,
     MAP_CLAIMS,
-    NONZERO,
     NORM_CLAIMS,
     RANDOM_SUBSPACE,
     RAW_MAP,
     TIED_CLAIMS,
     UNSCALED_MAP,
 )
-from clearhead.theories.coding_rate.depth import density, gaussian_density, nonzero_fraction, sparsity_by_layer
+from clearhead.theories.coding_rate.depth import sparsity
 from clearhead.theories.coding_rate.head_samples import Draws, HeadSamples
-from clearhead.theories.coding_rate.maps import LayerMaps, RandomMaps
-from clearhead.theories.coding_rate.subspaces import is_tied, orthonormal_bases, value_maps
+from clearhead.theories.coding_rate.subspaces import LayerMaps, RandomMaps, is_tied, orthonormal_bases, value_maps
 from clearhead.theories.coding_rate.tokens import Tokens, tokens_of
 from clearhead.theories.example import Example, Random
 from clearhead.theories.reason import Reason, ReasonKind
@@ -61,7 +55,9 @@ class CodingRate:
         """Return the claims on the layer: on tied maps if queries, keys and values share one, after a norm if any."""
         maps = self._maps(example)
         tied = TIED_CLAIMS if maps is not None and maps.tied else ()
-        normed = NORM_CLAIMS if _is_normed(example) else ()
+        stream = example.stream
+        # The tokens after attention may be the sum itself or its norm.
+        normed = NORM_CLAIMS if stream is not None and not torch.equal(stream.total, stream.between) else ()
         return (*HEAD_CLAIMS, *normed, *LAYER_CLAIMS, *MAP_CLAIMS, *tied, *DEPTH_CLAIMS)
 
     def measure(self, example: Example, rng: Random) -> Samples:
@@ -72,9 +68,7 @@ class CodingRate:
         samples |= dict.fromkeys(MAP_CLAIMS, NO_MAP) if maps is None else maps.samples
         if isinstance(tokens, Reason):
             return samples
-        if example.wants(*LAYER_CLAIMS):
-            samples |= self._layer_samples(tokens, controls=example.controls)
-        samples |= sparsity_by_layer(tokens, controls=example.controls)
+        samples |= sparsity(tokens, controls=example.controls)
         weights = example.per_call.get("value maps", lambda: value_maps(example))
         on_heads = [claim for claim in claims if claim in (*HEAD_CLAIMS, *NORM_CLAIMS, RAW_MAP)]
         if maps is None or weights is None or weights.shape[1] != tokens.before.shape[-1]:
@@ -106,17 +100,6 @@ class CodingRate:
             samples = {claim: dataclasses.replace(x, caveat=x.caveat or SAMPLED) for claim, x in samples.items()}
         return samples
 
-    def _layer_samples(self, tokens: Tokens, *, controls: bool) -> dict[Claim, Sample]:
-        if tokens.after is None:
-            return {}
-        samples = {}
-        for claim, measure in ((DENSITY, density), (NONZERO, nonzero_fraction)):
-            values = {BEFORE_MLP: np.array([[measure(tokens.between)]])}
-            if claim is DENSITY:
-                values[GAUSSIAN] = np.array([[gaussian_density(tokens.after.shape[-1])]])
-            samples[claim] = Sample(value=np.array([measure(tokens.after)]), controls=values if controls else {})
-        return samples
-
     def _maps(self, example: Example) -> LayerMaps | None:
         """Return the claims on the layer's maps, measured once; None if values are not a linear map."""
         weights = example.per_call.get("value maps", lambda: value_maps(example))
@@ -140,9 +123,3 @@ class CodingRate:
             ("random maps", k, c, f),
             lambda: RandomMaps.draw((k, c, f), draws=self.draws.random_map, seed=example.seed),
         )
-
-
-def _is_normed(example: Example) -> bool:
-    """Return whether the tokens after attention are not the sum itself but its norm."""
-    stream = example.stream
-    return stream is not None and not torch.equal(stream.total, stream.between)

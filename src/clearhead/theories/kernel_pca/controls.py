@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from clearhead.heads import LinearMap
 from clearhead.shapes import Float, Int
+from clearhead.theories.example import Random
 from clearhead.theories.theory import Control
 
 RANDOM_VALUES = Control(name="random values")
@@ -58,8 +58,7 @@ class RandomMaps:
     def draw(cls, linear: LinearMap, *, draws: int, seed: int, layer: int) -> "RandomMaps":
         """Draw the maps. Seed and layer determine them, so they are the same on every input."""
         _, c, e = linear.weight.shape
-        entropy = np.random.SeedSequence([seed, layer, c, e])
-        generator = torch.Generator().manual_seed(int(entropy.generate_state(1)[0]))
+        generator = Random(seed, layer, c, e).torch
         gaussian = torch.randn(draws, c, min(c, e), generator=generator, dtype=torch.float64).to(linear.weight.device)
         basis, triangular = torch.linalg.qr(gaussian)
         # Without the signs of R, LAPACK's Q is not uniform (Mezzadri 2007).

@@ -69,14 +69,14 @@ class Entry:
         """
         samples: dict[Claim, Sample] = {}
         predicted = self._predictions()
-        for measure in _MEASURES:
-            selected = [claim for claim in measure.claims if claim in claims]
+        for measure, together in _MEASURES.items():
+            selected = [claim for claim in together if claim in claims]
             if not selected:
                 continue
             wanted = dict(values)
             if selected[0].role is Role.PUBLISHED:
                 wanted = {key: draws[:1] for key, draws in values.items() if key in (None, RANDOM_VALUES)}
-            numbers = measure.of(self, torch.cat(list(wanted.values())))
+            numbers = measure(self, torch.cat(list(wanted.values())))
             counts = {control: len(draws) for control, draws in wanted.items() if control is not None}
             for claim in selected:
                 samples[claim] = make_sample(
@@ -215,20 +215,13 @@ def _of_spectra(entry: Entry, v: Tensor) -> Statistics:
     return {claim: number.expand(len(v), *number.shape) for claim, number in spectra.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Measure:
-    """Statistics that are computed together."""
-
-    of: Callable[[Entry, Tensor], Statistics]
-    claims: tuple[Claim, ...]
-
-
-_MEASURES = (
-    _Measure(_of_spans, (c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS)),
-    _Measure(_of_axes, (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION)),
-    _Measure(_of_alignment, (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED)),
-    _Measure(_of_losses, (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT)),
-    _Measure(_of_gammas, (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION)),
-    _Measure(_of_published_alignment, (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA)),
-    _Measure(_of_spectra, (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values())),
-)
+_MEASURES: Mapping[Callable[[Entry, Tensor], Statistics], tuple[Claim, ...]] = {
+    _of_spans: (c.OVERLAP, c.EXPLAINED, c.TRUE_LOSS),
+    _of_axes: (c.MEAN, c.ORTHOGONAL, c.RESIDUAL, c.LOCALISATION),
+    _of_alignment: (c.LINEAR_CKA, c.KERNEL_CKA, c.MATCHED),
+    _of_losses: (c.LOSS, c.LOSS_QUERY, c.LOSS_OUTPUT),
+    _of_gammas: (c.GAMMA, c.GAMMA_DEVIATION, c.GAMMA_RELATIVE, c.GAMMA_RELATIVE_DEVIATION),
+    _of_published_alignment: (c.TOKEN_COSINE, c.PUBLISHED_LINEAR_CKA, c.PUBLISHED_KERNEL_CKA),
+    _of_spectra: (*c.EIGENVALUES.values(), *c.STANDARDISED_EIGENVALUES.values()),
+}
+"""The claims whose statistics are computed together."""

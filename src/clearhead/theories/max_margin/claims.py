@@ -1,6 +1,7 @@
 """The claims of the theory on a trained head, from the weakest to the strongest, and their controls."""
 
 import dataclasses
+from functools import partial
 
 from clearhead.theories.reason import Reason, ReasonKind
 from clearhead.theories.theory import Claim, Control, Direction, Requirement, Role
@@ -31,114 +32,94 @@ SATURATED_HEADS = Requirement(
 """The theory covers heads in which at least this share of queries is saturated."""
 
 
-def _claim(
-    statistic: str,
-    statement: str,
-    formula: str,
-    where: str,
-    *,
-    predicted: float | None = None,
-    direction: Direction | None = None,
-    role: Role = Role.SECONDARY,
-    note: str = "",
-    percent: bool = False,
-    undefined: str = "no matrix separates these tokens, or fewer than a quarter of the queries are saturated",
-    condition: bool = False,
-) -> Claim:
-    return Claim(
-        theory="max margin",
-        statistic=statistic,
-        statement=statement,
-        formula=formula,
-        citation=f"{PAPER}, {where}",
-        predicted=predicted,
-        direction=direction,
-        role=role,
-        note=note,
-        percent=percent,
-        size=1.0,
-        undefined=undefined,
-        requires=None if condition else SATURATED_HEADS,
-    )
-
+_claim = partial(
+    Claim,
+    theory="max margin",
+    citation=f"{PAPER}, problem (Att-SVM)",
+    predicted=None,
+    role=Role.SECONDARY,
+    size=1.0,
+    undefined="no matrix separates these tokens, or fewer than a quarter of the queries are saturated",
+    requires=SATURATED_HEADS,
+)
 
 RATIO = _claim(
-    "margin ratio",
-    "the head selects its tokens with the largest margin that a matrix of its norm can have on all inputs",
-    "ρ = [min ⟨A_it, W⟩ / ‖W‖] · ‖Wᵐᵐ‖,  A_it = (x_iα − x_it) z_iᵀ,  Wᵐᵐ the attention SVM of the head's own selection",
-    "problem (Att-SVM)",
+    statistic="margin ratio",
+    statement="the head selects its tokens with the largest margin that a matrix of its norm can have on all inputs",
+    formula="ρ = [min ⟨A_it, W⟩ / ‖W‖] · ‖Wᵐᵐ‖,  A_it = (x_iα − x_it) z_iᵀ,  "
+    "Wᵐᵐ the attention SVM of the head's own selection",
     role=Role.PRIMARY,
     note="one sample is a group of inputs with a few queries each; W and Wᵐᵐ are compared on sampled tokens. The "
     "predicted value is the ratio of the SVM of all groups",
 )
+LARGEST_RATIO = dataclasses.replace(RATIO, statistic="largest distance of two scores", role=Role.SECONDARY)
+"""Not a claim of an audit: what the rounding of margin ratios is relative to, in their unit."""
 SATURATION = _claim(
-    "saturated queries",
-    "queries give one token nearly all of their attention, the limit that the theory covers",
-    "share of queries with max_t softmax(X W z)_t > .99",
-    "problem (Att-SVM)",
+    statistic="saturated queries",
+    statement="queries give one token nearly all of their attention, the limit that the theory covers",
+    formula="share of queries with max_t softmax(X W z)_t > .99",
     predicted=1.0,
     percent=True,
     note="a condition: the other claims are judged only in heads in which most queries are saturated",
-    condition=True,
+    requires=None,
 )
 SEPARABLE = _claim(
-    "separated by itself",
-    "the head's matrix separates the tokens that it selects from all others",
-    "share of groups with min ⟨A_it, W⟩ > 0",
-    "problem (Att-SVM)",
+    statistic="separated by itself",
+    statement="the head's matrix separates the tokens that it selects from all others",
+    formula="share of groups with min ⟨A_it, W⟩ > 0",
     predicted=1.0,
     percent=True,
     note="true for any head and its own argmax, trained or not. Random tokens are separable too if there are fewer "
     "constraints than about four times the entries of W",
 )
 LOW_RATIO = _claim(
-    "margin ratio, 5% quantile",
-    "nearly all of the head's margins are as large as those of the best matrix",
-    "the same with the 5 % quantile of the margins of W and of Wᵐᵐ in place of the minimum",
-    "problem (Att-SVM)",
+    statistic="margin ratio, 5% quantile",
+    statement="nearly all of the head's margins are as large as those of the best matrix",
+    formula="the same with the 5 % quantile of the margins of W and of Wᵐᵐ in place of the minimum",
 )
 COSINE = _claim(
-    "cosine, Frobenius",
-    "the head's matrix has the direction that gradient descent on W converges to, the SVM of least Frobenius norm",
-    "⟨W, Wᵐᵐ⟩ / ‖W‖ ‖Wᵐᵐ‖",
-    "problem (Att-SVM)",
+    statistic="cosine, Frobenius",
+    statement="the head's matrix has the direction that gradient descent on W converges to, "
+    "the SVM of least Frobenius norm",
+    formula="⟨W, Wᵐᵐ⟩ / ‖W‖ ‖Wᵐᵐ‖",
 )
 COSINE_SPAN = _claim(
-    "cosine in the span",
-    "the part of the head's matrix that these scores depend on has that direction",
-    "⟨PW, Wᵐᵐ⟩ / ‖PW‖ ‖Wᵐᵐ‖,  P the projection on the span of the A_it",
-    "problem (Att-SVM)",
+    statistic="cosine in the span",
+    statement="the part of the head's matrix that these scores depend on has that direction",
+    formula="⟨PW, Wᵐᵐ⟩ / ‖PW‖ ‖Wᵐᵐ‖,  P the projection on the span of the A_it",
 )
 COSINE_NUCLEAR = _claim(
-    "cosine, nuclear",
-    "the head's matrix has the direction of gradient descent on keys and queries, the SVM of least nuclear norm",
-    "⟨W, W⋆ᵐᵐ⟩ / ‖W‖ ‖W⋆ᵐᵐ‖",
-    "problem (Att-SVM⋆)",
+    statistic="cosine, nuclear",
+    statement="the head's matrix has the direction of gradient descent on keys and queries, "
+    "the SVM of least nuclear norm",
+    formula="⟨W, W⋆ᵐᵐ⟩ / ‖W‖ ‖W⋆ᵐᵐ‖",
+    citation=f"{PAPER}, problem (Att-SVM⋆)",
     undefined="solved for saturated heads only",
 )
 COSINE_MAX_ENTRY = _claim(
-    "cosine, max-entry",
-    "the head's matrix has the direction that sign descent converges to, the SVM of least max-entry norm",
-    "⟨W, W∞ᵐᵐ⟩ / ‖W‖ ‖W∞ᵐᵐ‖",
-    "problem (Att-SVM), in another norm",
+    statistic="cosine, max-entry",
+    statement="the head's matrix has the direction that sign descent converges to, the SVM of least max-entry norm",
+    formula="⟨W, W∞ᵐᵐ⟩ / ‖W‖ ‖W∞ᵐᵐ‖",
+    citation=f"{PAPER}, problem (Att-SVM), in another norm",
     note="depends on the coordinates of tokens; measured only if W is small",
     undefined="solved for saturated heads with small matrices only",
 )
 HELD_OUT = _claim(
-    "held-out selection",
-    "the SVM of one group of inputs selects the head's tokens in another group more often than other rules do",
-    "share of queries of the previous group whose argmax_t x_tᵀ Wᵐᵐ z, of the sampled tokens, is the head's token",
-    "problem (Att-SVM)",
+    statistic="held-out selection",
+    statement="the SVM of one group of inputs selects the head's tokens in another group more often than "
+    "other rules do",
+    formula="share of queries of the previous group whose argmax_t x_tᵀ Wᵐᵐ z, of the sampled tokens, is "
+    "the head's token",
     direction=Direction.HIGHER,
     note="depends on what the head selects and not on its W, so the theory predicts no number",
     percent=True,
     undefined="the first group of inputs has no previous group",
 )
 LOCAL = _claim(
-    "local optimality",
-    "the loss falls more towards the selected token than towards the support tokens",
-    "share of support tokens t with γ_α > γ_t,  γ_t = −⟨∂L/∂o, v_t⟩",
-    "locally optimal tokens",
+    statistic="local optimality",
+    statement="the loss falls more towards the selected token than towards the support tokens",
+    formula="share of support tokens t with γ_α > γ_t,  γ_t = −⟨∂L/∂o, v_t⟩",
+    citation=f"{PAPER}, locally optimal tokens",
     predicted=1.0,
     percent=True,
     note="needs the gradient of a loss at the head's output",

@@ -23,7 +23,6 @@ from clearhead.theories.symmetry.measure import (
     Action,
     SymmetryReport,
     equivariance,
-    equivariance_errors,
     invariance,
     relative_error,
 )
@@ -41,7 +40,6 @@ __all__ = [
     "bounded_translations",
     "dihedral",
     "equivariance",
-    "equivariance_errors",
     "flips",
     "invariance",
     "make_theory",

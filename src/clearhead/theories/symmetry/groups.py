@@ -31,9 +31,8 @@ EMPTY = -1
 class Element:
     """A rearrangement of the positions along some axes; elements with the same effect are equal, whatever their name.
 
-    Position i, counted over `axes` in row-major order, gets the entry of position `order[i]`, or zero for EMPTY. The
-    inverse is exact except for entries that were moved beyond the border, which are lost. The axes are consecutive and
-    counted from the last.
+    Position i, counted over `axes` in row-major order, gets the entry of position `order[i]`, or zero for EMPTY.
+    Entries that are moved beyond the border are lost. The axes are consecutive and counted from the last.
     """
 
     name: str = field(compare=False)
@@ -57,15 +56,6 @@ class Element:
         if EMPTY in self.order:
             moved = moved.index_fill(axis, (order == EMPTY).nonzero().squeeze(-1), 0)
         return moved.reshape(x.shape)
-
-    @property
-    def inverse(self) -> "Element":
-        """The inverse element; entries that were lost at the border stay zero."""
-        order = [EMPTY] * len(self.order)
-        for position, source in enumerate(self.order):
-            if source != EMPTY:
-                order[source] = position
-        return Element(name=f"inverse of {self.name}", order=tuple(order), sizes=self.sizes, axes=self.axes)
 
     def then(self, other: "Element") -> "Element":
         """Return the element that applies this one first and the other second."""

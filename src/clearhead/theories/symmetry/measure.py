@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from clearhead.errors import InputError
-from clearhead.shapes import Float
 from clearhead.theories.symmetry.groups import Element
 
 CONTROL_SEED = 5772156649
@@ -49,14 +48,6 @@ class SymmetryReport:
     elements: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Relative error of each element, and of each element if the output is moved by the next element instead."""
-
-    error: Float[Tensor, "g *b"]
-    control: Float[Tensor, "g *b"]
-
-
 def relative_error(actual: Tensor, expected: Tensor, *, leading: int = 0) -> Tensor:
     """Return |actual - expected| / |expected| in float64 for each index of the `leading` axes; 0 / 0 is 0."""
     expected = expected.detach().double()
@@ -65,31 +56,23 @@ def relative_error(actual: Tensor, expected: Tensor, *, leading: int = 0) -> Ten
     return torch.where(difference == 0, 0, difference / size)
 
 
-def equivariance_errors(
-    operator: Operator, operands: Operands, group: Sequence[Element | Action], *, leading: int = 0
-) -> Errors:
-    """Return |A(g x) - g A(x)| / |A(x)| for every g; an element acts the same on all operands and on the output.
+def equivariance(operator: Operator, operands: Operands, group: Sequence[Element | Action]) -> SymmetryReport:
+    """Measure whether moving the input moves the output in the same way, for any callable or module.
 
-    There is one error for each index of the `leading` axes of the output, such as the heads. The control compares with
-    g' A(x), g' the next element, or with A(x) if the group has one element.
+    An element acts the same on all operands and on the output. The error of g is |A(g x) - g A(x)| / |A(x)|. The
+    control compares with g' A(x), g' the next element, or with A(x) if the group has one element.
     """
     operands, actions = _tuple(operands), _actions(operands, group)
     with torch.no_grad():
         output = operator(*operands)
         expected = [_apply(output, action.output) for action in actions]
         unrelated = [*expected[1:], expected[0] if len(actions) > 1 else output]
-        error, control = [], []
-        for action, right, wrong in zip(actions, expected, unrelated, strict=True):
-            actual = operator(*_act(operands, action))
-            error.append(relative_error(actual, right, leading=leading))
-            control.append(relative_error(actual, wrong, leading=leading))
-    return Errors(error=torch.stack(error), control=torch.stack(control))
-
-
-def equivariance(operator: Operator, operands: Operands, group: Sequence[Element | Action]) -> SymmetryReport:
-    """Measure whether moving the input moves the output in the same way, for any callable or module."""
-    errors = equivariance_errors(operator, operands, group)
-    return _report("equivariance", errors.error, float(errors.control.max()), group)
+        actual = [operator(*_act(operands, action)) for action in actions]
+        errors, control = (
+            torch.stack([relative_error(*pair) for pair in zip(actual, others, strict=True)])
+            for others in (expected, unrelated)
+        )
+    return _report("equivariance", errors, float(control.max()), group)
 
 
 def invariance(

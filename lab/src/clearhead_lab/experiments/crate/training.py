@@ -4,27 +4,25 @@ The papers plot, layer by layer, the rate after attention and the share of nonze
 both fall with depth. Here both are also measured for the same models before training (the baseline).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from clearhead.audit.judging import Summary, summarise
 from clearhead.audit.run import audit
+from clearhead.report.json_file import audit_as_json
 from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, plus_minus
 from clearhead.storage import tensor_fingerprint
 from clearhead_lab.data.image_sets import ImageSet, digits
 from clearhead_lab.experiments.cache import code_fingerprint, remembered
-from clearhead_lab.experiments.estimates import differences
+from clearhead_lab.experiments.estimates import DID_NOT_TRAIN, differences
 from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.models.vision import fashion_mnist
-from clearhead_lab.experiments.study import Study, StudyRun, Variants, in_memory, train_study
+from clearhead_lab.experiments.study import Study, StudyRun, Variants, in_memory, train_study, untrained
 from clearhead_lab.models.crate import Form
 from clearhead_lab.models.native import draw_baseline
 from clearhead_lab.training.evaluation import as_pixels
@@ -99,28 +97,8 @@ def audit_layers(run: StudyRun, images: ImageSet, *, inputs: int) -> dict[str, A
     record = audit(
         model, batches, theories=["coding-rate"], claims="all", baseline=baselines, seed=run.seed, name=run.variant
     )
-    return {
-        "curves": [_curve(dataclasses.asdict(curve)) for curve in record.curves],
-        "claims": [_claim(summary) for summary in summarise(record.findings)],
-    }
-
-
-def _curve(curve: Mapping[str, Any]) -> dict[str, Any]:
-    lines = {line["name"]: [_finite(value) for value in line["values"]] for line in curve["lines"]}
-    return {"title": curve["title"], "quantity": curve["quantity"], "layers": list(curve["layers"]), "lines": lines}
-
-
-def _claim(summary: Summary) -> dict[str, Any]:
-    return {
-        "statistic": summary.claim.statistic,
-        "median": _finite(summary.median),
-        "controls": {name: _finite(value) for name, value in summary.controls.items()},
-        "verdicts": {str(verdict): count for verdict, count in summary.verdicts.items()},
-    }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    stored = audit_as_json(record)
+    return {"curves": stored["curves"], "claims": stored["summaries"]}
 
 
 def report(results: Results, request: Request) -> Report:
@@ -128,9 +106,12 @@ def report(results: Results, request: Request) -> Report:
     names, study, images = list(results.layers), results.study, results.images
     file = study.recipe(request, names[0], request.seed)
     accuracy = {name: {run.seed: run.accuracy.value for run in results.runs if run.variant == name} for name in names}
-    compared = differences({"accuracy": accuracy}, [(name, names[-1]) for name in names[:-1]])
+    failed = untrained(results.runs, images.test_labels)
+    pairs = [(name, names[-1]) for name in names[:-1] if not {name, names[-1]} & {*failed}]
+    compared = differences({"accuracy": accuracy}, pairs)
+    found = {name: plus_minus(over_runs(list(accuracy[name].values()))) for name in names}
     return Report(
-        headline="; ".join(f"{name} {plus_minus(over_runs(list(accuracy[name].values())))}" for name in names),
+        headline="; ".join(f"{name} {DID_NOT_TRAIN if name in failed else text}" for name, text in found.items()),
         setting=(
             f"{images.name}: {len(images.train_images):,} training and {len(images.test_images):,} test images, "
             f"{file.recipe.epochs} epochs, {file.model['layers']} layers of {file.model['heads']} heads, "
@@ -142,7 +123,10 @@ def report(results: Results, request: Request) -> Report:
             ("Claims about the layers, with the untrained model as control", _claim_table(results.layers)),
             *_layer_tables(results.layers),
         ],
-        remarks=tuple(f"{d.variant} minus {d.baseline}: {plus_minus(d.estimate)}, {d.words}" for d in compared),
+        remarks=(
+            *(f"{d.variant} minus {d.baseline}: {plus_minus(d.estimate)}, {d.words}" for d in compared),
+            *(f"{name}: {DID_NOT_TRAIN}" for name in failed),
+        ),
         figures={"picture.svg": lambda: draw(results)},
         facts={"accuracy": {name: {str(s): a for s, a in by_seed.items()} for name, by_seed in accuracy.items()}},
     )
@@ -193,9 +177,9 @@ def _layer_tables(layers: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tup
     for name, runs in layers.items():
         for number, curve in enumerate(runs[0]["curves"]):
             rows = tables.setdefault(f"{curve['title']}, by layer ({curve['quantity']})", [])
-            for line in curve["lines"]:
-                each = [run["curves"][number]["lines"][line] for run in runs]
-                rows.append((f"{name}: {line}", [_three_digits(values) for values in zip(*each, strict=True)]))
+            for index, line in enumerate(curve["lines"]):
+                values = _values(runs, number, index)
+                rows.append((f"{name}: {line['name']}", [_three_digits(of_layer) for of_layer in values]))
     return [
         (
             title,
@@ -209,6 +193,11 @@ def _layer_tables(layers: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tup
         )
         for title, rows in tables.items()
     ]
+
+
+def _values(runs: Sequence[Mapping[str, Any]], curve: int, line: int) -> list[tuple[float | None, ...]]:
+    """Return the values of a line over the runs, by layer."""
+    return list(zip(*(run["curves"][curve]["lines"][line]["values"] for run in runs), strict=True))
 
 
 def _three_digits(values: Sequence[float | None]) -> str:
@@ -234,8 +223,7 @@ def draw(results: Results) -> Figure:
     for axes, (title, name, runs, number) in zip(panels, curves, strict=True):
         curve = runs[0]["curves"][number]
         for colour, line in enumerate(curve["lines"]):
-            values = list(zip(*(run["curves"][number]["lines"][line] for run in runs), strict=True))
-            plot_mean(axes, curve["layers"], values, label=line, colour=colour)
+            plot_mean(axes, curve["layers"], _values(runs, number, colour), label=line["name"], colour=colour)
         y_range = (-0.02, 1.02) if curve["quantity"] == SHARE else None
         finish_panel(axes, title=f"{name}: {title}", x="layer", y=curve["quantity"], y_range=y_range)
     return figure

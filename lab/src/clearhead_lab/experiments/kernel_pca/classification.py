@@ -13,12 +13,6 @@ from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead_lab.data.image_sets import read_images
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
-    ASYMMETRIC_RPC,
-    CLAMPED,
-    RPC_ALL,
-    RPC_FIRST,
-    SOFTMAX,
-    SYMMETRIC,
     Study,
     StudyRun,
     chance,
@@ -28,15 +22,19 @@ from clearhead_lab.experiments.study import (
     measured_table,
     study_experiment,
     train_study,
+    variants_named,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
 from clearhead_lab.robustness.attacks import fgsm, pgd
 from clearhead_lab.training.evaluation import as_pixels
+from clearhead_lab.training.run import MODEL_FOLDER
 
 STUDY = Study(
     small="vit-cifar-10-small",
     paper="deit-tiny-imagenet",
-    variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL, **ASYMMETRIC_RPC},
+    variants=variants_named(
+        "softmax", "symmetric", "clamped keys", "RPC, layer 0", "RPC, all layers", "asymmetric RPC, layer 0"
+    ),
 )
 BUDGETS = tuple(range(1, 7))
 """In units of 1/255."""
@@ -52,10 +50,13 @@ DIFFER = (
 )
 
 
-def attacked_accuracy(model: Path, data: Path, *, images: int, steps: int, seed: int) -> dict[str, float]:
-    """Return the accuracy on the first test images after FGSM and PGD at every budget."""
-    classifier = load_native(model).eval()
-    stored = read_images(data)
+def attacked_accuracy(*, folder: str, data: str, images: int, steps: int, seed: int, loss: float) -> dict[str, float]:
+    """Return the accuracy of the model of a run on the first test images after FGSM and PGD at every budget.
+
+    loss: of the last epoch, which identifies the weights
+    """
+    classifier = load_native(Path(folder) / MODEL_FOLDER).eval()
+    stored = read_images(Path(data))
     pixels, labels = as_pixels(stored.test_images[:images]), stored.test_labels[:images]
     results = {}
     for budget in BUDGETS:
@@ -78,15 +79,10 @@ def _measure(request: Request, folder: Path) -> Any:
         return runs, {}
     settings = {"images": request.inputs or ATTACKED, "steps": STEPS}
     packages = ("operators", "models", "robustness")
-    measured = measure_study(runs, request, folder, _attack_run, settings, packages=packages)
+    measured = measure_study(runs, request, folder, attacked_accuracy, settings, packages=packages)
     for run in runs:
         measured[run.variant][run.seed]["clean"] = run.log[-1]["accuracy"]
     return runs, measured
-
-
-def _attack_run(*, folder: str, data: str, images: int, steps: int, seed: int, loss: float) -> dict[str, float]:
-    """Attack the model of a run. `loss` of its last epoch identifies the weights."""
-    return attacked_accuracy(Path(folder) / "model", Path(data), images=images, steps=steps, seed=seed)
 
 
 def _report(results: Any, request: Request) -> Report:

@@ -4,53 +4,25 @@ Memory is the peak of the tensors that a computation creates, the same on every 
 """
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+import numpy as np
 
-from clearhead.private_names import DispatchMode
 from clearhead.report.plots import COLOURS, finish_panel, make_panels
 from clearhead.report.tables import Field, Table
 from clearhead_lab.experiments.cache import cached
 from clearhead_lab.experiments.experiment import Report, Request
-from clearhead_lab.experiments.robustness.step_time import (
-    StepTimes,
-    interleave,
-    load_step_times,
-    measure_step_times,
-    store_step_times,
-)
-from clearhead_lab.experiments.study import (
-    ASYMMETRIC_RPC,
-    CLAMPED,
-    RPC_ALL,
-    RPC_FIRST,
-    SCALED,
-    SOFTMAX,
-    SYMMETRIC,
-    Study,
-    study_experiment,
-)
+from clearhead_lab.experiments.kernel_pca.measured_cost import forward_seconds, peak_memory, step_seconds
+from clearhead_lab.experiments.study import VARIANTS, Study, study_experiment
 from clearhead_lab.models.catalogue import ModelSize, config_of, measure_size
-from clearhead_lab.models.transformer_block import config_as_json, config_from_json
-from clearhead_lab.models.vit import VisionTransformer, VisionTransformerConfig
-from clearhead_lab.training.loop import Stepper
-from clearhead_lab.training.recipe import Recipe
+from clearhead_lab.models.transformer_block import config_as_json
+from clearhead_lab.models.vit import VisionTransformerConfig
 from clearhead_lab.training.recipe_file import RecipeFile, layer_operators
-from clearhead_lab.training.tasks import Classification
 
-STUDY = Study(
-    small="vit-cifar-10-small",
-    paper="deit-tiny-imagenet",
-    variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL, **ASYMMETRIC_RPC, **SCALED},
-)
+STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=VARIANTS)
 CIFAR = "vit-cifar"
 """The named model whose sizes of images the small recipe has."""
 STEP_BATCH = {"small": 64, "paper": 16}
@@ -68,59 +40,38 @@ DIFFER = (
     "that torch allocates; scratch memory inside the compiled kernel is not counted."
 )
 
+Seconds = Mapping[str, Sequence[float]]
+"""Of each variant, one per round."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """The costs of one model by variant.
 
-    forward: seconds of a forward pass, one per round; memory: peak bytes of a training step and of inference
+    forward, steps: of forward passes and training steps; memory: peak bytes of a training step and of inference
     """
 
     title: str
     sizes: Mapping[str, ModelSize]
-    forward: StepTimes
+    forward: Seconds
     memory: Mapping[str, Mapping[str, int]]
-    steps: StepTimes | None = None
+    steps: Seconds | None = None
 
 
-def forward_seconds(*, models: Mapping[str, Any], batch_size: int, rounds: int) -> dict[str, Sequence[float]]:
-    """Return the seconds of forward passes on random images, interleaved. models: settings as `config_as_json`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """The median ratio over rounds, and its quartiles."""
 
-    @torch.no_grad()
-    def forward(model: nn.Module, images: Tensor) -> None:
-        model(images)
-
-    built = {name: _build(settings).eval() for name, settings in models.items()}
-    calls = {name: partial(forward, model, _images(model, batch_size)) for name, model in built.items()}
-    return dict(interleave(calls, rounds=rounds))
+    median: float
+    low: float
+    high: float
 
 
-def peak_memory(*, models: Mapping[str, Any], batch_size: int) -> dict[str, dict[str, int]]:
-    """Return the peak bytes of a training step and of inference by model, without weights and optimizer states."""
-    peaks = {}
-    for name, settings in models.items():
-        model = _build(settings)
-        images = _images(model, batch_size)
-        recipe = Recipe(epochs=1, batch_size=batch_size)
-        step = Stepper(model, recipe, Classification(recipe))
-        take = partial(step, images, torch.zeros(batch_size, dtype=torch.long), learning_rate=recipe.learning_rate)
-        take()  # creates the states of the optimizer
-        training = peak_bytes(take)
-        model.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            peaks[name] = {"training": training, "inference": peak_bytes(partial(model.eval(), images))}
-    return peaks
-
-
-def _build(settings: Mapping[str, Any]) -> VisionTransformer:
-    return VisionTransformer(
-        config_from_json(VisionTransformerConfig, settings), generator=torch.Generator().manual_seed(0)
-    )
-
-
-def _images(model: VisionTransformer, count: int) -> Tensor:
-    side = model.config.image_size
-    return torch.rand(count, model.config.channels, side, side, generator=torch.Generator().manual_seed(0))
+def ratio(seconds: Seconds, variant: str, *, to: str) -> Ratio:
+    """Return the time of one variant relative to another in the same round, over rounds."""
+    ratios = np.array(seconds[variant]) / np.array(seconds[to])
+    low, median, high = (float(x) for x in np.quantile(ratios, (0.25, 0.5, 0.75)))
+    return Ratio(median=median, low=low, high=high)
 
 
 def _model_settings(file: RecipeFile) -> tuple[str, dict[str, Any]]:
@@ -144,7 +95,6 @@ def _measure_model(title: str, request: Request, folder: Path, batch_size: int, 
     named = {variant: _model_settings(file) for variant, file in files.items()}
     configs: dict[str, VisionTransformerConfig] = {v: config_of(name, **own) for v, (name, own) in named.items()}
     models = {variant: config_as_json(config) for variant, config in configs.items()}
-    recipe = dataclasses.replace(files[BASELINE].recipe, batch_size=STEP_BATCH[request.scale])
 
     def measure(name: str, function: Callable[..., Any], **settings: Any) -> Any:
         request.progress(f"{title}: {name}", 0, None)
@@ -152,33 +102,20 @@ def _measure_model(title: str, request: Request, folder: Path, batch_size: int, 
         packages = ("operators", "modules", "models", "kernels", "training")
         return cached(path, function, {"models": models, **settings}, packages=packages, notice=request.notice)
 
-    forward = measure("forward", forward_seconds, batch_size=batch_size, rounds=ROUNDS)
+    recipe = dataclasses.replace(files[BASELINE].recipe, batch_size=STEP_BATCH[request.scale])
+    step = {"recipe": dataclasses.asdict(recipe), "rounds": ROUNDS}
     return Costs(
         title=f"{title}, {next(iter(configs.values())).tokens} tokens",
         sizes={variant: measure_size(name, **own) for variant, (name, own) in named.items()},
-        forward=StepTimes(key={}, seconds=forward),
+        forward=measure("forward", forward_seconds, batch_size=batch_size, rounds=ROUNDS),
         memory=measure("memory", peak_memory, batch_size=batch_size),
-        steps=_step_times(configs, recipe, request, folder) if steps else None,
+        steps=measure("steps", step_seconds, **step) if steps else None,
     )
-
-
-def _step_times(
-    configs: Mapping[str, VisionTransformerConfig], recipe: Recipe, request: Request, folder: Path
-) -> StepTimes:
-    stored = load_step_times(folder, configs, recipe, rounds=ROUNDS, request=request)
-    if stored is not None:
-        return stored
-    times = measure_step_times(
-        configs, recipe, rounds=ROUNDS,
-        progress=lambda done, total: request.progress("time of a step, rounds", done, total),
-    )  # fmt: skip
-    store_step_times(folder, times)
-    return times
 
 
 def _report(results: Sequence[Costs], request: Request) -> Report:
     deit = results[-1].forward
-    to_symmetric, to_softmax = (deit.ratio(REVIEWED, to=name).median for name in (REVIEWED_TO, BASELINE))
+    to_symmetric, to_softmax = (ratio(deit, REVIEWED, to=name).median for name in (REVIEWED_TO, BASELINE))
     return Report(
         headline=f"DeiT-tiny with RPC, 2 iterations in all layers: a forward pass takes {to_symmetric:.2f} times that "
         f"of symmetric attention and {to_softmax:.2f} times that of softmax attention (a reviewer's reading: 1.70)",
@@ -196,8 +133,8 @@ def _report(results: Sequence[Costs], request: Request) -> Report:
         facts={
             costs.title: {
                 "sizes": {variant: dataclasses.asdict(size) for variant, size in costs.sizes.items()},
-                "forward": dict(costs.forward.seconds),
-                "steps": {} if costs.steps is None else dict(costs.steps.seconds),
+                "forward": dict(costs.forward),
+                "steps": {} if costs.steps is None else dict(costs.steps),
                 "memory": dict(costs.memory),
             }
             for costs in results
@@ -228,9 +165,9 @@ def _table(costs: Costs) -> Table:
     ]
 
 
-def _ratio(times: StepTimes, variant: str, to: str) -> str:
-    ratio = times.ratio(variant, to=to)
-    return f"{ratio.median:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+def _ratio(seconds: Seconds, variant: str, to: str) -> str:
+    found = ratio(seconds, variant, to=to)
+    return f"{found.median:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def _draw(results: Sequence[Costs]) -> Any:
@@ -240,8 +177,8 @@ def _draw(results: Sequence[Costs]) -> Any:
     from matplotlib.ticker import MultipleLocator  # after make_panels, which names the package if it is missing
 
     for axes, (title, times) in zip(panels, bars, strict=True):
-        names = list(times.seconds)
-        ratios = [times.ratio(name, to=BASELINE) for name in names]
+        names = list(times)
+        ratios = [ratio(times, name, to=BASELINE) for name in names]
         medians = [ratio.median for ratio in ratios]
         errors = [[r.median - r.low for r in ratios], [r.high - r.median for r in ratios]]
         axes.barh(names, medians, xerr=errors, color=COLOURS[0], ecolor=COLOURS[4], height=0.6)
@@ -264,44 +201,3 @@ COST = study_experiment(
     full_cost="20 min",
     options=(),
 )
-
-
-def peak_bytes(compute: Callable[[], Any]) -> int:
-    """Return the largest number of bytes of tensors that `compute` created and that exist at the same time.
-
-    Tensors from before, also if they are changed in place, and memory inside compiled kernels are not counted.
-    """
-    live = _LiveBytes()
-    with live:
-        compute()
-    return live.peak
-
-
-class _LiveBytes(DispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of new storages while they exist."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.peak = 0
-        self._counted: dict[int, weakref.ref[Any]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **(kwargs or {}))
-        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        for leaf in tree_leaves(results):
-            if isinstance(leaf, Tensor) and id(leaf.untyped_storage()) not in inputs:
-                self._count(leaf.untyped_storage())
-        return results
-
-    def _count(self, storage: Any) -> None:
-        key, size = id(storage), storage.nbytes()
-        if key in self._counted:
-            return
-
-        def forget(_: Any) -> None:
-            self.now -= size
-            self._counted.pop(key, None)
-
-        self._counted[key] = weakref.ref(storage, forget)
-        self.now += size
-        self.peak = max(self.peak, self.now)

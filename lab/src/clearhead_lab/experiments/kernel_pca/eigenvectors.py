@@ -15,9 +15,9 @@ from clearhead.theories.kernel_pca.published import constant_share, gammas, reco
 from clearhead.theories.kernel_pca.space import KeySpace, key_space, principal_axes
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.kernel_pca.projection_loss import capture_layers, random_map_values
-from clearhead_lab.experiments.study import SOFTMAX, Study, StudyRun, study_experiment, study_images, train_study
+from clearhead_lab.experiments.study import Study, StudyRun, study_experiment, study_images, train_study, variants_named
 
-STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=SOFTMAX)
+STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=variants_named("softmax"))
 IMAGES = 32
 TRAINED, BEFORE, THEOREM = "the trained model", "before training", "the theorem's values"
 RANDOM_VALUES, RANDOM_KEYS = "random values", "random keys"

@@ -20,8 +20,6 @@ from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
     CLAMPED_KEYS,
     RPC,
-    SOFTMAX,
-    SYMMETRIC,
     Study,
     StudyRun,
     Variants,
@@ -32,6 +30,7 @@ from clearhead_lab.experiments.study import (
     measured_table,
     study_experiment,
     train_study,
+    variants_named,
 )  # fmt: skip
 from clearhead_lab.robustness.text import GENERIC_WORD, PIECE, TEXT_ATTACKS
 from clearhead_lab.training.evaluation import measure_perplexity
@@ -64,7 +63,7 @@ def _robust(layers: int) -> Variants:
 STUDY = Study(
     small="language-wikitext-2-small",
     paper="language-wikitext-103",
-    variants={**SOFTMAX, **SYMMETRIC, **_robust(1)},
+    variants={**variants_named("softmax", "symmetric"), **_robust(1)},
     paper_variants=_robust(4),
 )
 

@@ -25,15 +25,7 @@ from clearhead.theories.kernel_pca.loss import (
 from clearhead.theories.kernel_pca.space import KeySpace, key_space
 from clearhead.theories.kernel_pca.spans import span_of
 from clearhead_lab.experiments.experiment import Report, Request
-from clearhead_lab.experiments.study import (
-    SOFTMAX,
-    SYMMETRIC,
-    Study,
-    StudyRun,
-    study_experiment,
-    study_images,
-    train_study,
-)
+from clearhead_lab.experiments.study import Study, StudyRun, study_experiment, study_images, train_study, variants_named
 from clearhead_lab.training.evaluation import evaluating
 
 
@@ -53,7 +45,7 @@ def random_map_values(heads: Heads, *, draws: int, seed: int) -> Float[Tensor, "
     return torch.stack([torch.stack([x.of_head(head).mT for head in range(count)], dim=1) for x in inputs], dim=1)
 
 
-STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants={**SOFTMAX, **SYMMETRIC})
+STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=variants_named("softmax", "symmetric"))
 IMAGES, DRAWS = 32, 4
 """Test images on which the loss is measured, and random value maps."""
 QUERY = "query_square"

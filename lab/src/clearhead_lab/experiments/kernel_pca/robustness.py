@@ -15,11 +15,6 @@ from clearhead.report.tables import Field, Table
 from clearhead_lab.data.image_sets import read_images
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
-    CLAMPED,
-    RPC_ALL,
-    RPC_FIRST,
-    SOFTMAX,
-    SYMMETRIC,
     Study,
     StudyRun,
     chance,
@@ -29,6 +24,7 @@ from clearhead_lab.experiments.study import (
     measured_table,
     study_experiment,
     train_study,
+    variants_named,
 )  # fmt: skip
 from clearhead_lab.models.native import load_native
 from clearhead_lab.robustness.corruptions import sweep
@@ -40,7 +36,7 @@ from clearhead_lab.training.run import MODEL_FOLDER
 STUDY = Study(
     small="vit-cifar-10-small",
     paper="deit-tiny-imagenet",
-    variants={**SOFTMAX, **SYMMETRIC, **CLAMPED, **RPC_FIRST, **RPC_ALL},
+    variants=variants_named("softmax", "symmetric", "clamped keys", "RPC, layer 0", "RPC, all layers"),
 )
 BUDGETS = (1 / 255,)
 """At 2/255 few images of these small models survive any attack, and AutoAttack takes minutes for each budget."""
@@ -64,14 +60,19 @@ Results = Mapping[str, Any]
 
 
 def measure_robustness(
-    model: Path, twin: Path, data: Path, *, images: int, corrupted: int, seed: int, budgets: Sequence[float] = BUDGETS
+    *, folder: str, data: str, seed: int, loss: float, images: int, corrupted: int, budgets: Sequence[float]
 ) -> dict[str, Any]:
-    """Return accuracies by measure, and the sanity lines, of one trained model."""
-    stored, classifier = read_images(data), load_native(model).eval()
+    """Return accuracies by measure, and the sanity lines, of the model of a run.
+
+    loss: of the last epoch, which identifies the weights
+    """
+    run = Path(folder)
+    twin = run.parent / f"softmax-{seed}"
+    stored, classifier = read_images(Path(data)), load_native(run / MODEL_FOLDER).eval()
     pixels, labels = as_pixels(stored.test_images), stored.test_labels
     record = attack(
         classifier, pixels[:images], labels[:images], eps=budgets, suite="standard", attacks=ATTACKS,
-        twin=None if model == twin else load_native(twin).eval(), seed=seed,
+        twin=None if run == twin else load_native(twin / MODEL_FOLDER).eval(), seed=seed,
     )  # fmt: skip
     shown = stored.test_images[:corrupted]
 
@@ -87,24 +88,12 @@ def measure_robustness(
     return {"values": values, "sanity": lines, "notes": list(record.notes)}
 
 
-def _attack_run(
-    *, folder: str, data: str, seed: int, loss: float, images: int, corrupted: int, budgets: Sequence[float]
-) -> dict[str, Any]:
-    """Attack the model of a run. `loss` of its last epoch identifies the weights."""
-    run = Path(folder)
-    twin = run.parent / f"softmax-{seed}"
-    return measure_robustness(
-        run / MODEL_FOLDER, twin / MODEL_FOLDER, Path(data), images=images, corrupted=corrupted, seed=seed,
-        budgets=budgets,
-    )  # fmt: skip
-
-
 def _measure(request: Request, folder: Path) -> Any:
     runs = train_study(STUDY, request)
     counts = {"images": request.inputs or ATTACKED, "corrupted": request.inputs or CORRUPTED}
     settings = {**counts, "budgets": list(BUDGETS)}
     packages = ("operators", "models", "robustness")
-    return runs, measure_study(runs, request, folder, _attack_run, settings, packages=packages)
+    return runs, measure_study(runs, request, folder, measure_robustness, settings, packages=packages)
 
 
 def _report(results: Any, request: Request) -> Report:

@@ -8,8 +8,6 @@ from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead_lab.experiments.estimates import DID_NOT_TRAIN
 from clearhead_lab.experiments.experiment import Report, Request
 from clearhead_lab.experiments.study import (
-    SCALED,
-    SOFTMAX,
     Study,
     StudyRun,
     chance,
@@ -18,9 +16,10 @@ from clearhead_lab.experiments.study import (
     measured_table,
     study_experiment,
     train_study,
+    variants_named,
 )  # fmt: skip
 
-STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants={**SOFTMAX, **SCALED})
+STUDY = Study(small="vit-cifar-10-small", paper="deit-tiny-imagenet", variants=variants_named("softmax", "scaled"))
 CLAIMED = (
     "Asymmetric ViT-tiny on ImageNet-1K: top-1 73.02 for scaled attention with a scalar against 72.18 for softmax; "
     "validation loss 1.18 against 1.23."

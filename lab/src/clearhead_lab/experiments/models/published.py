@@ -79,23 +79,17 @@ PUBLISHED = (
         inside="antiberty/trained_models/AntiBERTy_md_smooth",
         tokens="antiberty/trained_models/vocab.txt",
     ),
-    PublishedModel(
-        name="rxnfp-pretrained",
-        architecture="BERT encoder",
-        licence="MIT",
-        reads="reactions",
-        packages=("rxnfp==0.1.0",),
-        inside=f"{_RXNFP}/bert_pretrained",
-        tokens=f"{_RXNFP}/bert_pretrained/vocab.txt",
-    ),
-    PublishedModel(
-        name="rxnfp-finetuned",
-        architecture="BERT encoder",
-        licence="MIT",
-        reads="reactions",
-        packages=("rxnfp==0.1.0",),
-        inside=f"{_RXNFP}/bert_ft",
-        tokens=f"{_RXNFP}/bert_ft/vocab.txt",
+    *(
+        PublishedModel(
+            name=f"rxnfp-{name}",
+            architecture="BERT encoder",
+            licence="MIT",
+            reads="reactions",
+            packages=("rxnfp==0.1.0",),
+            inside=f"{_RXNFP}/{folder}",
+            tokens=f"{_RXNFP}/{folder}/vocab.txt",
+        )
+        for name, folder in (("pretrained", "bert_pretrained"), ("finetuned", "bert_ft"))
     ),
     PublishedModel(
         name="rxnmapper",

@@ -6,7 +6,7 @@ from pathlib import Path
 from clearhead.errors import InputError
 from clearhead_lab.data.image_sets import ImageSet, digits, read_images
 from clearhead_lab.experiments.experiment import Experiment, Report, Request
-from clearhead_lab.experiments.study import SOFTMAX, Study, StudyRun, in_memory, train_run
+from clearhead_lab.experiments.study import Study, StudyRun, in_memory, train_run, variants_named
 from clearhead_lab.training.loop import LOG
 from clearhead_lab.training.recipe import Recipe
 from clearhead_lab.training.recipe_file import DataSettings
@@ -20,14 +20,14 @@ FASHION_STUDY = Study(
         Recipe(epochs=8, learning_rate=1e-3, label_smoothing=0.1), data=DataSettings(shift=2, flip=True),
         kind="vision-transformer", patch_size=4, width=128, layers=6, heads=8, mlp_width=256,
     ),
-    variants=SOFTMAX,
+    variants=variants_named("softmax"),
 )  # fmt: skip
 DIGITS_STUDY = Study(
     small=in_memory(
         Recipe(epochs=60, batch_size=64, learning_rate=2e-3, warmup=3.0), data=DataSettings(shift=1),
         kind="vision-transformer", patch_size=2, width=32, layers=3, heads=4, mlp_width=64,
     ),
-    variants=SOFTMAX,
+    variants=variants_named("softmax"),
 )  # fmt: skip
 
 

@@ -3,16 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from clearhead.report.plots import COLOURS, finish_panel, make_panels, plot_percentage
 from clearhead.report.tables import Field, Table, percentage
 from clearhead_lab.experiments.experiment import Figure, Report, Request
-from clearhead_lab.experiments.svm.descent.dynamics import train
-from clearhead_lab.experiments.svm.descent.rules import Direct, Factored
-from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, solve_all, svm_experiment
-from clearhead_lab.experiments.svm.descent.tasks import draw_small_start, draw_tasks
-from clearhead_lab.theorems.max_margin.convergence import globally_optimal, locally_optimal, saturated
+from clearhead_lab.experiments.svm.descent.solutions import (
+    PREDICTED,
+    selection,
+    solve_all,
+    svm_experiment,
+    train_from_zero,
+)
+from clearhead_lab.experiments.svm.descent.tasks import draw_tasks
 
 N, T, STEPS = 4, 6, 1500
 WIDTHS = (2, 5, 10, 30, 100)
@@ -25,16 +26,9 @@ Results = Mapping[str, Mapping[str, Any]]
 def measure(*, trained: str, d: int, seeds: Sequence[int]) -> dict[str, Any]:
     """Train from W = 0; return for every run whether it saturates and whether its tokens are optimal."""
     task = draw_tasks(seeds, n=N, t=T, d=d)
-    start = (torch.zeros(len(seeds), d, d).double(),) if trained == "W" else draw_small_start(seeds, (d, d))
-    run = train(task, start, steps=STEPS, parameters=Direct() if trained == "W" else Factored())
-    selected, scores = run.selected[-1], task.token_scores
-    solutions = solve_all(task.tokens, task.queries, selected, PREDICTED[trained])
-    return {
-        "saturated": saturated(run.attention[-1]).tolist(),
-        "global": globally_optimal(scores, selected).tolist(),
-        "local": [bool(locally_optimal(scores[i], selected[i], solved.support)) for i, solved in enumerate(solutions)],
-        "solved": [solved.W is not None for solved in solutions],
-    }
+    run = train_from_zero(trained, task, seeds, steps=STEPS)
+    solutions = solve_all(task.tokens, task.queries, run.selected[-1], PREDICTED[trained])
+    return {**selection(task, run, solutions), "solved": [solved.W is not None for solved in solutions]}
 
 
 def _cell(trained: str, d: int) -> str:

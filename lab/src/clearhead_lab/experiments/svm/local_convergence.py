@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage
 from clearhead.theories.max_margin import Norm
 from clearhead_lab.experiments.estimates import mean_field
@@ -15,11 +14,12 @@ from clearhead_lab.experiments.svm.descent.solutions import (
     PREDICTED,
     Method,
     cosines,
+    draw_cosines,
+    selection,
     solve_all,
     svm_experiment,
     train_by,
 )
-from clearhead_lab.theorems.max_margin.convergence import globally_optimal, locally_optimal, saturated
 
 N, T, D, STEPS = 6, 8, 10, 2000
 SHOWN = (100, 500, 1000, 2000)
@@ -42,18 +42,12 @@ Results = Mapping[str, Mapping[str, Any]]
 def measure(*, trained: str, seeds: Sequence[int]) -> dict[str, Any]:
     """Train one parameterisation from every seed; compare it with both SVMs of the tokens selected at the end."""
     task, run = train_by(METHODS[trained], seeds, n=N, t=T, d=D, steps=STEPS, record=RECORDED)
-    selected, scores = run.selected[-1], task.token_scores
-    solutions = {norm: solve_all(task.tokens, task.queries, selected, norm) for norm in PREDICTED.values()}
+    solutions = {norm: solve_all(task.tokens, task.queries, run.selected[-1], norm) for norm in PREDICTED.values()}
     return {
         "steps": run.steps,
         "cosines": {norm: [cosines(W, solved) for W in run.W] for norm, solved in solutions.items()},
         "gap": {norm: max(solved.gap for solved in each) for norm, each in solutions.items()},
-        "saturated": saturated(run.attention[-1]).tolist(),
-        "global": globally_optimal(scores, selected).tolist(),
-        "local": [
-            bool(locally_optimal(scores[i], selected[i], solved.support))
-            for i, solved in enumerate(solutions[PREDICTED[trained]])
-        ],
+        **selection(task, run, solutions[PREDICTED[trained]]),
     }
 
 
@@ -132,16 +126,8 @@ def _token_table(results: Results) -> Table:
 
 def draw(results: Results) -> Figure:
     """Plot the mean cosine to both SVMs by the number of steps."""
-    figure, panels = make_panels(
-        len(results), title="Cosine of trained attention to attention SVMs, by the number of steps"
-    )
-    for axes, (trained, result) in zip(panels, results.items(), strict=True):
-        for colour, norm in enumerate((Norm.FROBENIUS, Norm.NUCLEAR)):
-            label = f"cosine to the SVM of least {norm} norm"
-            plot_mean(axes, result["steps"], result["cosines"][norm], label=label, colour=colour)
-        title = f"{trained} trained by normalised descent"
-        finish_panel(axes, title=title, x="steps", y="cosine", x_log=True, y_range=(0.0, 1.02))
-    return figure
+    curves = {f"{trained} trained by normalised descent": result["cosines"] for trained, result in results.items()}
+    return draw_cosines(curves, RECORDED, title="Cosine of trained attention to attention SVMs, by the number of steps")
 
 
 LOCAL_CONVERGENCE = svm_experiment(

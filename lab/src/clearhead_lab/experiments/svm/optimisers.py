@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, decimals, mean_of, over_runs, percentage
 from clearhead.theories.max_margin import Norm
 from clearhead_lab.experiments.estimates import mean_field
@@ -15,7 +14,14 @@ from clearhead_lab.experiments.svm.descent.rules import (
     NormalisedDescent,
     SignDescent,
 )
-from clearhead_lab.experiments.svm.descent.solutions import Method, cosines, solve_all, svm_experiment, train_by
+from clearhead_lab.experiments.svm.descent.solutions import (
+    Method,
+    cosines,
+    draw_cosines,
+    solve_all,
+    svm_experiment,
+    train_by,
+)
 from clearhead_lab.theorems.max_margin.convergence import saturated
 
 N, T, D, STEPS = 6, 8, 10, 3000
@@ -100,13 +106,8 @@ def _table(results: Results) -> Table:
 def draw(results: Results) -> Figure:
     """Plot the cosines by step, for four optimisers."""
     names = ("W, normalised", "K Q, normalised", "W, sign", "W, Adam")
-    figure, panels = make_panels(len(names), title="Cosines of trained attention to attention SVMs of three norms")
-    for axes, name in zip(panels, names, strict=True):
-        for colour, norm in enumerate(NORMS):
-            label = f"to the SVM of least {norm} norm"
-            plot_mean(axes, RECORDED, results[name]["cosines"][norm], label=label, colour=colour)
-        finish_panel(axes, title=name, x="steps", y="cosine", x_log=True, y_range=(0.0, 1.02))
-    return figure
+    curves = {name: results[name]["cosines"] for name in names}
+    return draw_cosines(curves, RECORDED, title="Cosines of trained attention to attention SVMs of three norms")
 
 
 OPTIMISERS = svm_experiment(

@@ -8,7 +8,7 @@ least nuclear norm (Tarzanagh et al. 2023, arXiv 2308.16898, section 3). The los
 one of them from ball to ball.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from clearhead.errors import InputError
 from clearhead.numerics.threads import one_thread
-from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.report.tables import Field, Table, mean_of, over_runs
 from clearhead.report.wording import short
 from clearhead.shapes import Float
@@ -26,7 +25,13 @@ from clearhead_lab.experiments.estimates import mean_field
 from clearhead_lab.experiments.experiment import Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, evaluate
 from clearhead_lab.experiments.svm.descent.rules import Direct, Factored, Parameterisation, Parameters
-from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, cosines, solve_all, svm_experiment
+from clearhead_lab.experiments.svm.descent.solutions import (
+    PREDICTED,
+    cosines,
+    draw_cosines,
+    solve_all,
+    svm_experiment,
+)
 from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
 from clearhead_lab.theorems.max_margin.convergence import globally_optimal
 
@@ -59,25 +64,21 @@ def regularisation_path(
     parameters: Parameterisation | None = None,
     steps: int = 2000,
     tolerance: float = 1e-4,
-    progress: Callable[[int, int], Any] | None = None,
 ) -> RegularisationPath:
     """Minimise within each ball by projected steps, starting from the previous minimum; the first from `start`, scaled.
 
     steps, tolerance: stop in each ball after `steps` steps, or when the residual of every run is below the tolerance
-    progress: receives the number of balls done and the total
     """
     if list(radii) != sorted(radii) or not radii or radii[0] <= 0:
         raise InputError(f"expected positive, increasing radii; got {list(radii)}")
     within = _Ball(task, Direct() if parameters is None else parameters, start)
     now, states = within.joined(start), []
     with one_thread():
-        for number, radius in enumerate(radii, 1):
+        for radius in radii:
             now, residual = _minimised(within, now, within.parameters.length(radius), steps, tolerance)
             W = within.weights(now)
             at = evaluate(task, W)
             states.append((W, at.loss, at.attention, residual))
-            if progress is not None:
-                progress(number, len(radii))
     W, loss, attention, residual = (torch.stack(column) for column in zip(*states, strict=True))
     return RegularisationPath(radii=tuple(radii), W=W, loss=loss, attention=attention, residual=residual)
 
@@ -200,15 +201,9 @@ def _table(results: Results) -> Table:
 
 def draw(results: Results) -> Figure:
     """Plot the cosines by the radius."""
-    figure, panels = make_panels(
-        len(results), title="Cosine of the regularisation path to attention SVMs, by the radius"
-    )
-    for axes, (trained, result) in zip(panels, results.items(), strict=True):
-        for colour, norm in enumerate(NORMS):
-            label = f"cosine to the SVM of least {norm} norm"
-            plot_mean(axes, RADII, result["cosines"][norm], label=label, colour=colour)
-        finish_panel(axes, title=f"{trained}, least loss within R", x="R", y="cosine", x_log=True, y_range=(0.0, 1.02))
-    return figure
+    curves = {f"{trained}, least loss within R": result["cosines"] for trained, result in results.items()}
+    title = "Cosine of the regularisation path to attention SVMs, by the radius"
+    return draw_cosines(curves, RADII, title=title, x="R")
 
 
 REGULARISATION_PATH = svm_experiment(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from clearhead._capture import capture
 from clearhead.audit.engine import feed
 from clearhead.audit.findings import Finding
-from clearhead.audit.parts import Run
+from clearhead.audit.part import Pass
 from clearhead.audit.results import findings_of
 from clearhead.heads import Heads
 from clearhead.report.plots import finish_panel, make_panels, plot_band
@@ -89,11 +89,11 @@ def _train(
 def measure_heads(model: nn.Module, pixels: Tensor, *, seed: int) -> dict[str, Any]:
     """Return the statistics of every head, those of random heads, and the norm of W, by layer and head."""
     theory = make_theory(sampling=SAMPLING, everywhere=True)
-    run = Run(theories=[theory], seed=seed, claims=frozenset(MEASURES.values()))
+    pass_ = Pass(theories=[theory], seed=seed, claims=frozenset(MEASURES.values()))
     norms: dict[int, list[float]] = {}
 
     def observe(heads: Heads) -> None:
-        feed(run, heads)
+        feed(pass_, heads)
         norms[heads.layer] = space_of(heads).norms().tolist()
 
     training = model.training
@@ -101,7 +101,7 @@ def measure_heads(model: nn.Module, pixels: Tensor, *, seed: int) -> dict[str, A
     with torch.no_grad(), capture(model, keep=observe):
         model(pixels)
     model.train(training)
-    findings = findings_of(run, theory)
+    findings = findings_of(pass_, theory)
     numbers: dict[str, Any] = {"norm": [norm for layer in sorted(norms) for norm in norms[layer]]}
     for name, claim in MEASURES.items():
         of_claim = [finding for finding in findings if finding.claim == claim]

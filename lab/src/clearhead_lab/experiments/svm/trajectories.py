@@ -12,10 +12,13 @@ from clearhead.report.plots import COLOURS, finish_panel, make_panels
 from clearhead.report.tables import Field, Table, decimals
 from clearhead_lab.experiments.experiment import Axes, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, LinearHead
-from clearhead_lab.experiments.svm.descent.dynamics import train
-from clearhead_lab.experiments.svm.descent.rules import Direct, Factored
-from clearhead_lab.experiments.svm.descent.solutions import PREDICTED, cosines, solve_all, svm_experiment
-from clearhead_lab.experiments.svm.descent.tasks import draw_small_start
+from clearhead_lab.experiments.svm.descent.solutions import (
+    PREDICTED,
+    cosines,
+    solve_all,
+    svm_experiment,
+    train_from_zero,
+)
 from clearhead_lab.experiments.svm.plane import plot_plane
 from clearhead_lab.theorems.max_margin.convergence import globally_optimal
 
@@ -32,8 +35,7 @@ Result = Mapping[str, Any]
 def measure(*, trained: str, task: str, seed: int) -> dict[str, Any]:
     """Train on one task; return the trajectory, the SVMs of the selected tokens, and how close W came to them."""
     sampled = draw_task(task, seed)
-    start = (torch.zeros(1, D, D).double(),) if trained == "W" else draw_small_start([seed], (D, D))
-    run = train(sampled, start, steps=STEPS, record=RECORDED, parameters=Direct() if trained == "W" else Factored())
+    run = train_from_zero(trained, sampled, [seed], steps=STEPS, record=RECORDED)
     selected, W, queries = run.selected[-1], run.W[-1], sampled.queries[0]
     solutions = {norm: solve_all(sampled.tokens, sampled.queries, selected, norm) for norm in PREDICTED.values()}
     svm = solutions[PREDICTED[trained]][0].W

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.coding_rate import coding_rate, subspace_rates
-from clearhead.shapes import Bool, Float, Int, ShapeError
+from clearhead.shapes import Float, Int, ShapeError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +40,6 @@ class RateChange:
     scale_matched: Float[Tensor, "*b"]
     shrink_null: Float[Tensor, "*b"]
     zeros: Int[Tensor, "*b"]
-
-    @property
-    def compresses(self) -> Bool[Tensor, "*b"]:
-        """True if the rate falls both at unit norm and at matched scale."""
-        return (self.unit_norm < 0) & (self.scale_matched < 0)
-
-    @property
-    def agree(self) -> Bool[Tensor, "*b"]:
-        """True if the changes at unit norm and at matched scale have the same sign."""
-        return self.unit_norm.sign() == self.scale_matched.sign()
 
 
 def unit_tokens(z: Float[Tensor, "*b n d"]) -> UnitTokens:

@@ -22,6 +22,9 @@ from clearhead.shapes import Float, Int
 from clearhead_lab.theorems.coding_rate.rate import DENOISING
 from clearhead_lab.theorems.theorem import Theorem
 
+RATE = 0.5
+"""eta of all layers."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyTokens:
@@ -32,21 +35,12 @@ class NoisyTokens:
     subspace: Int[Tensor, "n"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenoisingLayer:
-    """A layer with rate eta and threshold tau; the plain softmax if the threshold is None."""
-
-    rate: float = 0.5
-    threshold: float | None = None
-
-    def step(self, z: Float[Tensor, "n d"], bases: Float[Tensor, "k d p"]) -> Float[Tensor, "n d"]:
-        """Return z + eta sum_k U_k U_k^T phi z."""
-        v = z @ bases
-        weights = (v @ v.mT).softmax(dim=-1)
-        if self.threshold is not None:
-            weights = self.threshold * (weights > self.threshold).to(z.dtype)
-        attended: Tensor = (weights @ v @ bases.mT).sum(dim=0)
-        return z + self.rate * attended
+def denoised(z: Float[Tensor, "n d"], bases: Float[Tensor, "k d p"], threshold: float) -> Float[Tensor, "n d"]:
+    """Return z + eta sum_k U_k U_k^T phi z, the tokens after a layer."""
+    v = z @ bases
+    weights = threshold * ((v @ v.mT).softmax(dim=-1) > threshold).to(z.dtype)
+    attended: Tensor = (weights @ v @ bases.mT).sum(dim=0)
+    return z + RATE * attended
 
 
 def middle_threshold(n: int, p: int) -> float:
@@ -68,22 +62,18 @@ def draw_noisy_tokens(
     return NoisyTokens(tokens=tokens.to(dtype), bases=bases.to(dtype), subspace=subspace)
 
 
-def predicted_growth(n: int, p: int, *, rate: float = 0.5) -> float:
+def predicted_growth(n: int, p: int) -> float:
     """Return 1 + eta tau at the middle threshold."""
-    return 1 + rate * middle_threshold(n, p)
+    return 1 + RATE * middle_threshold(n, p)
 
 
-def growth(noisy: NoisyTokens, *, layers: int, rate: float = 0.5, thresholded: bool = True) -> Float[Tensor, "l k"]:
-    """Return the factor by which each layer multiplies the signal-to-noise ratio of every class.
-
-    thresholded: use the middle threshold; otherwise the plain softmax
-    """
-    n, p = len(noisy.tokens), noisy.bases.shape[-1]
-    layer = DenoisingLayer(rate=rate, threshold=middle_threshold(n, p) if thresholded else None)
+def growth(noisy: NoisyTokens, *, layers: int) -> Float[Tensor, "l k"]:
+    """Return the factor by which each layer with the middle threshold multiplies every class's ratio."""
+    threshold = middle_threshold(len(noisy.tokens), noisy.bases.shape[-1])
     z, factors = noisy.tokens, []
     before = _signal_to_noise(z, noisy)
     for _ in range(layers):
-        z = layer.step(z, noisy.bases)
+        z = denoised(z, noisy.bases, threshold)
         after = _signal_to_noise(z, noisy)
         factors.append(after / before)
         before = after

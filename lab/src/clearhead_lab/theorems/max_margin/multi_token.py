@@ -26,9 +26,8 @@ from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
 from clearhead.shapes import Bool, Float, ShapeError
-from clearhead.theories.max_margin.svm.constraints import Constraints
+from clearhead.theories.max_margin.svm.constraints import Constraints, describe_shapes, to_float64, visible_operands
 from clearhead.theories.max_margin.svm.frobenius import least_frobenius
-from clearhead.theories.max_margin.svm.selection import describe_shapes, to_float64, visible_operands
 from clearhead.theories.max_margin.svm.solution import MarginWarning, MaxMargin, Norm
 from clearhead.theories.max_margin.svm.solving import TOLERANCE, solve_constraints
 

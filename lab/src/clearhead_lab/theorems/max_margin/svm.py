@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from clearhead.numerics.moments import Array
-from clearhead.theories.max_margin.svm.certificate import bracket, dual_norm, norm_of
-from clearhead.theories.max_margin.svm.selection import selection_constraints
-from clearhead.theories.max_margin.svm.solution import MaxMargin, Norm, Status
+from clearhead.theories.max_margin.svm.constraints import selection_constraints
+from clearhead.theories.max_margin.svm.solution import MaxMargin, Norm, Status, bracket, dual_norm, norm_of
 from clearhead.theories.max_margin.svm.solving import attention_svm
 from clearhead_lab.theorems.theorem import Theorem
 

@@ -11,7 +11,6 @@ from clearhead.numerics.precision import difference_step, tolerance
 from clearhead.shapes import ShapeError
 from clearhead_lab.experiments.svm.descent.attention_task import (
     CORRELATION,
-    EXPONENTIAL,
     LOGISTIC,
     AttentionTask,
     LinearHead,
@@ -20,7 +19,7 @@ from clearhead_lab.experiments.svm.descent.attention_task import (
 )
 from lab.tests.experiments.svm.descent.random_tasks import C, D, E, N, R, T, random_task, random_tensor
 
-LOSSES = (LOGISTIC, EXPONENTIAL, CORRELATION)
+LOSSES = (LOGISTIC, CORRELATION)
 EXACT = tolerance(torch.float64, terms=N * T * D * E)
 
 

@@ -109,17 +109,6 @@ def test_recorded_states_are_those_of_the_steps() -> None:
         train(task, start, steps=13, record=[14, 5])
 
 
-def test_progress_is_reported() -> None:
-    reported: list[tuple[int, int]] = []
-    train(
-        random_task(2),
-        (random_tensor(R, D, E, seed=1),),
-        steps=250,
-        progress=lambda done, total: reported.append((done, total)),
-    )
-    assert reported == [(100, 250), (200, 250)]
-
-
 def test_w_converges_to_the_svm_of_least_frobenius_norm() -> None:
     task = draw_tasks(SEEDS, n=6, t=8, d=10)
     run = train(task, draw_start(SEEDS, (10, 10)), steps=2000, record=(100, 2000))

@@ -120,14 +120,14 @@ class InputChoices:
         self.further.clear()
 
 
-def obstacle(example: Example, *, fewest: int = FEWEST_TOKENS) -> Reason | None:
+def obstacle(example: Example) -> Reason | None:
     """Return why no query of the example can be used; None if some can."""
     if example.bias is not None:
         return Reason(ReasonKind.NOT_COVERED, "a bias on the scores depends on positions, which no W does")
     if not all(bool(torch.isfinite(x).all()) for x in (example.q, example.k)):
         return Reason(ReasonKind.NOT_FINITE, "queries or keys are not finite")
-    if not len(_usable_queries(example, fewest)):
-        return Reason(ReasonKind.TOO_SHORT, f"no query sees {fewest} tokens")
+    if not len(_usable_queries(example)):
+        return Reason(ReasonKind.TOO_SHORT, f"no query sees {FEWEST_TOKENS} tokens")
     return None
 
 
@@ -138,10 +138,10 @@ def _visible(example: Example) -> Bool[Tensor, "n m"]:
     return example.mask.all(dim=0).cpu()
 
 
-def _usable_queries(example: Example, fewest: int) -> list[int]:
+def _usable_queries(example: Example) -> list[int]:
     """Return the queries that see enough tokens; in self-attention those whose own token is seen, so no padding."""
     visible = _visible(example)
-    enough = visible.sum(dim=-1) >= fewest
+    enough = visible.sum(dim=-1) >= FEWEST_TOKENS
     if visible.shape[0] == visible.shape[1]:
         enough = enough & visible.any(dim=0)
     return [int(position) for position in enough.nonzero()]
@@ -159,7 +159,7 @@ def choices_of(
 
     untrained: the random and rotated heads of the layer, the same on every input
     """
-    candidates = [_usable_queries(example, FEWEST_TOKENS) for example in examples]
+    candidates = [_usable_queries(example) for example in examples]
     positions = _draw_positions(candidates, sampling.queries, generators)
     measured = _draw_choices(examples, space, generators, sampling, positions, lambda z: _pulls(space, z, untrained))
     # Drawn last: the measured queries and tokens are the same if there are no further ones.

@@ -35,10 +35,6 @@ RANDOM_CLAIMS = {
 """The claims that each kind of untrained head is measured on."""
 
 
-def _all_claims(*claims: Claim) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """Random replacements of a head's selection: a token and another sequence for each sequence, and a seed.
@@ -74,7 +70,7 @@ def group_samples(
     matrices: Matrices,
     *,
     everywhere: bool = False,
-    wants: Callable[..., bool] = _all_claims,
+    wants: Callable[..., bool],
 ) -> dict[Claim, Sample]:
     """Return every claim on every head of one layer. Rules fitted on the group are tested on `before`, if any.
 
@@ -156,8 +152,9 @@ def _sample(claim: Claim, heads: Sequence[HeadStatistics], untrained: Mapping[st
     for kind, numbers in untrained.items():
         if claim in numbers:
             controls[RANDOM_KINDS[kind]] = np.broadcast_to(numbers[claim], (len(numbers[claim]), len(heads)))
-    value = np.array([head[None][0].get(claim, np.nan) for head in heads])
-    return Sample(value=value, controls=controls, by_construction=claim is c.SEPARABLE)
+    value, largest = (np.array([head[None][0].get(of, np.nan) for head in heads]) for of in (claim, c.LARGEST_RATIO))
+    size = largest if claim in (c.RATIO, c.LOW_RATIO) else None
+    return Sample(value=value, controls=controls, by_construction=claim is c.SEPARABLE, size=size)
 
 
 def _numbers(claim: Claim, draws: Sequence[Statistics], count: int) -> list[float]:
@@ -197,6 +194,7 @@ class _GroupMeasurement:
             **saturated,
             **fit_statistics(fit),
             **self._held_out(margin(fit), MODEL, 0, h),
+            c.LARGEST_RATIO: fit.largest_ratio(),
             c.SEPARABLE: float(fit.separates),
             c.COSINE_SPAN: fit.cosine_in_span(),
             **({} if matrix is None else other_cosines(fit, matrix)),

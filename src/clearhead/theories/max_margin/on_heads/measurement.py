@@ -119,10 +119,9 @@ class MaxMarginOnHeads:
         inputs: the number of inputs that are prepared together; the heads of a group are those of its last batch
         """
         sampling, space = self._sampling(example), _space(example)
-        seed = np.random.SeedSequence([example.seed, example.layer, HEAD_SEED])
 
         def draw() -> UntrainedHeads:
-            generator = torch.Generator().manual_seed(int(seed.generate_state(1)[0]))
+            generator = Random(example.seed, example.layer, HEAD_SEED).torch
             return space.draw(generator, random=sampling.random, rotated=sampling.rotated)
 
         width = example.k.shape[-1] if example.keys_from is None else example.keys_from.x.shape[-1]

@@ -11,8 +11,7 @@ from clearhead.theories.max_margin.on_heads.problems import Fit
 from clearhead.theories.max_margin.on_heads.random_heads import Maps, Space
 from clearhead.theories.max_margin.svm.constraints import Constraints
 from clearhead.theories.max_margin.svm.frobenius import LeastNorm
-from clearhead.theories.max_margin.svm.max_entry import least_max_entry
-from clearhead.theories.max_margin.svm.nuclear import least_nuclear
+from clearhead.theories.max_margin.svm.norms import least_max_entry, least_nuclear
 from clearhead.theories.theory import Claim
 
 GAP = 1e-4

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 from scipy import linalg
 
+from clearhead.numerics.least_distance import GramRows
 from clearhead.numerics.moments import Array
-from clearhead.numerics.nonnegative_qp import nonnegative_qp
-from clearhead.numerics.unit_rows import GramRows
+from clearhead.numerics.nonnegative_qp import NonnegativeQP
 from clearhead.theories.max_margin.on_heads.choices import Choice
 from clearhead.theories.max_margin.svm.constraints import Constraints, Indices
 from clearhead.theories.max_margin.svm.frobenius import decide
@@ -180,6 +180,10 @@ class Fit:
         """Return the margin of W relative to the largest margin, [min_j <A_j, W> / |W|] |W^mm|."""
         return float(self.problem.head_margins.min()) * self.size / self._norm
 
+    def largest_ratio(self) -> float:
+        """Return the largest distance of two scores in that unit, which the rounding of margins is relative to."""
+        return float(np.abs(self.problem.head_margins).max()) * self.size / self._norm
+
     def low_margin_ratio(self) -> float:
         """Return the ratio of the 5 % quantiles of both margins instead of their minima."""
         best = np.quantile(self.margins, LOW_QUANTILE) / self.size
@@ -235,9 +239,6 @@ def _multipliers(problem: Problem, start: Array | None) -> Array | None:
     """Solve the dual for the multipliers, from those of `start` if given; None if it does not converge."""
     lengths = problem.lengths
     unit = float(1 / lengths.min())
-    dual = nonnegative_qp(
-        GramRows(problem.gram / np.outer(lengths, lengths)),
-        1 / (lengths * unit),
-        start=None if start is None else start * lengths / unit,
-    )
+    program = NonnegativeQP(GramRows(problem.gram / np.outer(lengths, lengths)))
+    dual = program.solve(1 / (lengths * unit), start=None if start is None else start * lengths / unit)
     return dual.x * unit / lengths if dual.converged else None

@@ -5,10 +5,10 @@ space of the layer's inputs, z has a one appended if the map to queries has a bi
 queries themselves are the tokens, and W is s times the identity.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -44,35 +44,63 @@ class UntrainedHeads:
     rotated: Maps
 
 
-@runtime_checkable
-class Space(Protocol):
-    """The space of tokens, queries and W; `shared` if all heads of the layer have the same tokens."""
+class Space(ABC):
+    """The space of tokens, queries and W; the axis g of tokens and queries has size one if all heads read the same.
 
-    shared: bool
+    values: the singular values of every head's W, (h, r)
+    """
 
+    values: Tensor
+
+    @abstractmethod
     def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
         """Return the tokens of an example."""
 
+    @abstractmethod
     def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
         """Return the queries at these positions of examples."""
 
-    def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
-        """Return W z of the model's own heads, one draw."""
-
+    @abstractmethod
     def norms(self) -> Float[Tensor, "h"]:
         """Return |W| of every head."""
 
+    @abstractmethod
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
         """Return W of one head."""
 
+    @abstractmethod
+    def _mapped(self, z: Float[Tensor, "queries g e"]) -> Float[Tensor, "queries h c"]:
+        """Return W z of every head."""
+
+    @abstractmethod
+    def _draw_maps(self, draws: int, draw: Callable[[int, int], Tensor]) -> Maps:
+        """Return the left and right maps of every draw; `draw` makes one of a number of rows and columns."""
+
+    def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
+        """Return W z of the model's own heads, one draw."""
+        return Pull(self._mapped(z).unsqueeze(1), self.norms().unsqueeze(0))
+
     def draw(self, generator: torch.Generator, *, random: int, rotated: int) -> UntrainedHeads:
-        """Draw untrained heads of the same rank."""
+        """Draw untrained heads of the same rank, for all heads of the layer."""
+
+        def normal(rows: int, columns: int) -> Tensor:
+            return torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+
+        return UntrainedHeads(
+            self._draw_maps(random, normal),
+            # Q of the decomposition whose R has a positive diagonal; with other signs Q is not uniform (Mezzadri 2007).
+            self._draw_maps(rotated, lambda rows, columns: orthonormal_columns(normal(rows, columns))),
+        )
 
     def random_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
         """Return W z of heads with Gaussian maps."""
+        maps = Maps(maps.left.double(), maps.right.double())
+        norms = ((maps.left.mT @ maps.left) * (maps.right.mT @ maps.right)).sum(dim=(-2, -1)).sqrt()
+        return Pull(_pulled(z, maps, None), norms.unsqueeze(-1).expand(-1, z.shape[1]))
 
     def rotated_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
         """Return W z of heads with each head's singular values and new singular vectors."""
+        return Pull(_pulled(z, maps, self.values), self.norms().expand(len(maps.left), -1))
 
 
 def space_of(layer: Heads | Example) -> Space:
@@ -82,17 +110,15 @@ def space_of(layer: Heads | Example) -> Space:
     """
     keys, queries = layer.keys_from, layer.queries_from
     if keys is None or queries is None:
-        return HeadSpace(layer.scale, heads=layer.q.shape[-3], width=layer.k.shape[-1])
-    space = TokenSpace(layer.scale, keys, queries)
+        return _HeadSpace(layer.scale, heads=layer.q.shape[-3], width=layer.k.shape[-1])
+    space = _TokenSpace(layer.scale, keys, queries)
     if isinstance(layer, Example):
         space.values = layer.per_audit.get(("singular values", layer.layer), lambda: space.values)
     return space
 
 
-class TokenSpace:
+class _TokenSpace(Space):
     """The space of the layer's inputs, which the maps to keys and queries read."""
-
-    shared = True
 
     def __init__(self, scale: float, keys: LinearMap, queries: LinearMap) -> None:
         self._scale, self._bias = scale, queries.bias is not None
@@ -103,115 +129,72 @@ class TokenSpace:
         )
 
     @cached_property
-    def values(self) -> Float[Tensor, "h r"]:
-        """The singular values of every head's W."""
+    def values(self) -> Float[Tensor, "h r"]:  # type: ignore[override]
         # The singular values of a product depend only on the triangular factors.
         product = torch.linalg.qr(self._left).R @ torch.linalg.qr(self._right).R.mT
         values: Tensor = self._scale * torch.linalg.svdvals(product)
         return values
 
     def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
-        """Return the tokens of an example."""
         assert example.keys_from is not None
         return example.keys_from.x.cpu().double()
 
     def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
-        """Return the queries at these positions of examples."""
         maps = [(example.queries_from, position) for example, position in positions]
         z = torch.stack([linear.x[0, position] for linear, position in maps if linear is not None]).cpu().double()
         if self._bias:
             z = torch.cat([z, z.new_ones(len(z), 1)], dim=-1)
         return z.unsqueeze(1)
 
-    def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
-        """Return W z of the model's own heads."""
-        mapped = torch.einsum("nge,hed->nhd", z, self._right)
-        vectors = self._scale * torch.einsum("hcd,nhd->nhc", self._left, mapped)
-        return Pull(vectors.unsqueeze(1), self.norms().unsqueeze(0))
-
     def norms(self) -> Float[Tensor, "h"]:
-        """Return |W| of every head."""
         norms: Tensor = self.values.square().sum(dim=-1).sqrt()
         return norms
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
-        """Return W of one head."""
         product: Tensor = self._scale * self._left[head] @ self._right[head].mT
         return product
 
-    def draw(self, generator: torch.Generator, *, random: int, rotated: int) -> UntrainedHeads:
-        """Draw untrained heads of the same rank, for all heads of the layer."""
-        rows, rank = (self._left.shape[-2], self._right.shape[-2]), self.values.shape[-1]
-        return UntrainedHeads(
-            _draw_maps(random, lambda: tuple(_normal(n, rank, generator=generator) for n in rows), *rows, rank),
-            _draw_maps(rotated, lambda: tuple(_orthonormal(n, rank, generator=generator) for n in rows), *rows, rank),
-        )
+    def _mapped(self, z: Float[Tensor, "queries g e"]) -> Float[Tensor, "queries h c"]:
+        mapped = torch.einsum("nge,hed->nhd", z, self._right)
+        return self._scale * torch.einsum("hcd,nhd->nhc", self._left, mapped)
 
-    def random_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
-        """Return W z of heads with Gaussian maps."""
-        return _random_pull(z, maps)
-
-    def rotated_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
-        """Return W z of heads with each head's singular values and new singular vectors."""
-        return Pull(_pulled(z, maps, self.values), self.norms().expand(len(maps.left), -1))
+    def _draw_maps(self, draws: int, draw: Callable[[int, int], Tensor]) -> Maps:
+        c, e, rank = self._left.shape[-2], self._right.shape[-2], self.values.shape[-1]
+        left, right = torch.empty(draws, c, rank), torch.empty(draws, e, rank)
+        for index in range(draws):
+            left[index], right[index] = draw(c, rank), draw(e, rank)
+        return Maps(left, right)
 
 
-class HeadSpace:
+class _HeadSpace(Space):
     """The space of keys and queries, including anything applied after their maps, such as rotary codes."""
 
-    shared = False
-
     def __init__(self, scale: float, *, heads: int, width: int) -> None:
-        self._scale, self._heads, self._width = scale, heads, width
+        self._scale, self._width = scale, width
+        self.values = torch.full((heads, width), scale, dtype=torch.float64)
 
     def tokens(self, example: Example) -> Float[Tensor, "g m c"]:
-        """Return the tokens of an example."""
         return example.k.cpu().double()
 
     def queries(self, positions: Sequence[tuple[Example, int]]) -> Float[Tensor, "queries g e"]:
-        """Return the queries at these positions of examples."""
         return torch.stack([example.q[:, position] for example, position in positions]).cpu().double()
 
-    def model_heads(self, z: Float[Tensor, "queries g e"]) -> Pull:
-        """Return W z of the model's own heads."""
-        return Pull((self._scale * z).unsqueeze(1), self.norms().unsqueeze(0))
+    def norms(self) -> Float[Tensor, "h"]:
+        size = abs(self._scale) * float(np.sqrt(self._width))
+        return torch.full((len(self.values),), size, dtype=torch.float64)
 
     def matrix(self, head: int) -> Float[Tensor, "c e"]:
-        """Return W of one head."""
         return self._scale * torch.eye(self._width, dtype=torch.float64)
 
-    def draw(self, generator: torch.Generator, *, random: int, rotated: int) -> UntrainedHeads:
-        """Draw untrained heads of the same rank; their right maps are the identity."""
-        width = self._width
-        identity = torch.eye(width, dtype=torch.float64)
-        return UntrainedHeads(
-            _draw_maps(random, lambda: (_normal(width, width, generator=generator), identity), width, width, width),
-            _draw_maps(
-                rotated, lambda: (_orthonormal(width, width, generator=generator), identity), width, width, width
-            ),
-        )
+    def _mapped(self, z: Float[Tensor, "queries g e"]) -> Float[Tensor, "queries h c"]:
+        return self._scale * z
 
-    def random_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
-        """Return W z of heads with Gaussian maps."""
-        return _random_pull(z, maps)
-
-    def rotated_heads(self, z: Float[Tensor, "queries g e"], maps: Maps) -> Pull:
-        """Return W z of heads with each head's singular values and new singular vectors."""
-        values = torch.full((self._heads, self._width), self._scale, dtype=torch.float64)
-        return Pull(_pulled(z, maps, values), self.norms().expand(len(maps.left), -1))
-
-    def norms(self) -> Float[Tensor, "h"]:
-        """Return |W| of every head."""
-        size = abs(self._scale) * float(np.sqrt(self._width))
-        return torch.full((self._heads,), size, dtype=torch.float64)
-
-
-def _draw_maps(draws: int, draw: Callable[[], tuple[Tensor, ...]], c: int, e: int, rank: int) -> Maps:
-    """Return the left and right maps of every draw."""
-    left, right = torch.empty(draws, c, rank), torch.empty(draws, e, rank)
-    for index in range(draws):
-        left[index], right[index] = draw()
-    return Maps(left, right)
+    def _draw_maps(self, draws: int, draw: Callable[[int, int], Tensor]) -> Maps:
+        """Return Gaussian or orthonormal left maps; the right maps are the identity."""
+        left = torch.empty(draws, self._width, self._width)
+        for index in range(draws):
+            left[index] = draw(self._width, self._width)
+        return Maps(left, torch.eye(self._width).repeat(draws, 1, 1))
 
 
 def _pulled(z: Tensor, maps: Maps, values: Float[Tensor, "h r"] | None) -> Float[Tensor, "queries t h c"]:
@@ -222,21 +205,3 @@ def _pulled(z: Tensor, maps: Maps, values: Float[Tensor, "h r"] | None) -> Float
     weighted = mapped if values is None else mapped * values
     pulled = weighted.flatten(1, 2) @ maps.left.double().mT
     return pulled.reshape(t, queries, weighted.shape[2], c).movedim(0, 1)
-
-
-def _random_pull(z: Tensor, maps: Maps) -> Pull:
-    maps = Maps(maps.left.double(), maps.right.double())
-    norms = ((maps.left.mT @ maps.left) * (maps.right.mT @ maps.right)).sum(dim=(-2, -1)).sqrt()
-    return Pull(_pulled(z, maps, None), norms.unsqueeze(-1).expand(-1, z.shape[1]))
-
-
-def _normal(*shape: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def _orthonormal(rows: int, columns: int, *, generator: torch.Generator) -> Tensor:
-    """Return uniformly distributed orthonormal columns, (rows, columns).
-
-    Q of the decomposition whose R has a positive diagonal; with other signs Q is not uniform (Mezzadri 2007).
-    """
-    return orthonormal_columns(_normal(rows, columns, generator=generator))

@@ -32,12 +32,12 @@ class LeastNorm:
     converged: bool
 
 
-def least_frobenius(constraints: Constraints, *, near: Array | None = None, start: Array | None = None) -> LeastNorm:
-    """Return the matrix of least Frobenius norm, or the one nearest to `near`, that satisfies the constraints.
+def least_frobenius(constraints: Constraints, *, start: Array | None = None) -> LeastNorm:
+    """Return the matrix of least Frobenius norm that satisfies the constraints.
 
     start: multipliers of a similar problem, to begin with
     """
-    return Projection(constraints).nearest(near, start=start)
+    return Projection(constraints).nearest(start=start)
 
 
 class Projection:

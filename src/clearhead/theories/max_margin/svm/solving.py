@@ -28,19 +28,20 @@ from clearhead.errors import InputError
 from clearhead.numerics.moments import Array
 from clearhead.numerics.threads import one_thread
 from clearhead.shapes import Bool, Float, Int
-from clearhead.theories.max_margin.svm.certificate import (
+from clearhead.theories.max_margin.svm.constraints import Constraints, selection_constraints
+from clearhead.theories.max_margin.svm.frobenius import LeastNorm, decide, least_frobenius, zero_constraint_conflict
+from clearhead.theories.max_margin.svm.norms import least_max_entry, least_nuclear
+from clearhead.theories.max_margin.svm.solution import (
+    Conflict,
+    MarginWarning,
+    MaxMargin,
+    Norm,
     bracket,
     certified_solution,
     infeasible_solution,
     trivial_solution,
     unfound_solution,
 )
-from clearhead.theories.max_margin.svm.constraints import Constraints
-from clearhead.theories.max_margin.svm.frobenius import LeastNorm, decide, least_frobenius, zero_constraint_conflict
-from clearhead.theories.max_margin.svm.max_entry import least_max_entry
-from clearhead.theories.max_margin.svm.nuclear import least_nuclear
-from clearhead.theories.max_margin.svm.selection import selection_constraints
-from clearhead.theories.max_margin.svm.solution import Conflict, MarginWarning, MaxMargin, Norm
 
 RANDOM_STARTS = 2
 PASSES, STEPS, MEMORY = 20, 150, 20

@@ -79,8 +79,6 @@ class Loss:
 
 LOGISTIC = Loss(name="logistic", value=lambda x: -torch.nn.functional.logsigmoid(x), slope=lambda x: -torch.sigmoid(-x))
 r""":math:`\log(1 + e^{-x})`"""
-EXPONENTIAL = Loss(name="exponential", value=lambda x: torch.exp(-x), slope=lambda x: -torch.exp(-x))
-r""":math:`e^{-x}`"""
 CORRELATION = Loss(name="correlation", value=torch.neg, slope=lambda x: -torch.ones_like(x))
 r""":math:`-x`"""
 

@@ -1,8 +1,8 @@
 """Training of one attention layer, many runs at once: W and the selected tokens along the way."""
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +12,6 @@ from clearhead.numerics.threads import one_thread
 from clearhead.shapes import Float, Int
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, Evaluation, LinearHead, evaluate
 from clearhead_lab.experiments.svm.descent.rules import Direct, NormalisedDescent, Parameterisation, Parameters, Rule
-
-Progress = Callable[[int, int], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +54,6 @@ def train(
     parameters: Parameterisation | None = None,
     rule: Rule | None = None,
     evaluation: Callable[[AttentionTask, Tensor], Evaluation] = evaluate,
-    progress: Progress | None = None,
 ) -> Trajectory:
     """Take `steps` steps from `start` in every run.
 
@@ -64,7 +61,6 @@ def train(
     record: the steps at which W, the loss and the attention are recorded; by default the last
     parameters, rule: by default W itself, and normalised descent
     evaluation: computes loss and gradient
-    progress: receives the number of steps taken and the total
     """
     parameters = Direct() if parameters is None else parameters
     recorder = _Recorder(steps, record)
@@ -75,7 +71,7 @@ def train(
         recorder.add(number, (W, at.loss, at.attention))
         return parameters.gradients(now, at.gradient)
 
-    _descend(start, gradients, NormalisedDescent() if rule is None else rule, steps, progress)
+    _descend(start, gradients, NormalisedDescent() if rule is None else rule, steps)
     W, loss, attention = recorder.stacked()
     return Trajectory(steps=recorder.steps, W=W, loss=loss, attention=attention)
 
@@ -95,12 +91,12 @@ def train_jointly(
 
     def gradients(now: Parameters, number: int) -> Parameters:
         W, v = now[0], now[1].squeeze(-1)
-        at = evaluate(_with_head(task, v), W)
+        at = evaluate(dataclasses.replace(task, head=LinearHead(v)), W)
         recorder.add(number, (W, at.loss, at.attention, v))
         return at.gradient, (at.slopes.unsqueeze(-2) @ at.outputs).mT
 
     first = (start, task.head.v.unsqueeze(-1))
-    _descend(first, gradients, NormalisedDescent() if rule is None else rule, steps, None)
+    _descend(first, gradients, NormalisedDescent() if rule is None else rule, steps)
     W, loss, attention, v = recorder.stacked()
     return JointTrajectory(attention=Trajectory(steps=recorder.steps, W=W, loss=loss, attention=attention), v=v)
 
@@ -111,15 +107,12 @@ def _descend(
     gradients: Callable[[Parameters, int], Parameters],
     rule: Rule,
     steps: int,
-    progress: Progress | None,
 ) -> None:
     """Run the loop. `gradients` receives the parameters before every step and after the last."""
     now, memory = tuple(start), rule.start(start)
     with one_thread():
         for number in range(steps):
             now, memory = rule.step(now, gradients(now, number), memory)
-            if progress is not None and number % 100 == 99:
-                progress(number + 1, steps)
         gradients(now, steps)
 
 
@@ -139,14 +132,3 @@ class _Recorder:
 
     def stacked(self) -> tuple[Tensor, ...]:
         return tuple(torch.stack(column) for column in zip(*self._rows, strict=True))
-
-
-def _with_head(task: AttentionTask, v: Float[Tensor, "r c"]) -> AttentionTask:
-    return AttentionTask(
-        tokens=task.tokens,
-        queries=task.queries,
-        labels=task.labels,
-        head=LinearHead(v),
-        loss=task.loss,
-        values=task.values,
-    )

@@ -5,21 +5,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from clearhead.report.plots import finish_panel, make_panels, plot_mean
 from clearhead.theories.max_margin import MaxMargin, Norm, attention_svm
 from clearhead_lab.experiments.cache import measure_cells
-from clearhead_lab.experiments.experiment import Experiment, Report, Request
+from clearhead_lab.experiments.experiment import Experiment, Figure, Report, Request
 from clearhead_lab.experiments.svm.descent.attention_task import AttentionTask, evaluate, evaluate_by_autograd
 from clearhead_lab.experiments.svm.descent.dynamics import Trajectory, train
-from clearhead_lab.experiments.svm.descent.rules import Direct, NormalisedDescent, Parameterisation, Rule
-from clearhead_lab.experiments.svm.descent.tasks import draw_start, draw_tasks
-from clearhead_lab.theorems.max_margin.convergence import correlation
+from clearhead_lab.experiments.svm.descent.rules import Direct, Factored, NormalisedDescent, Parameterisation, Rule
+from clearhead_lab.experiments.svm.descent.tasks import draw_small_start, draw_start, draw_tasks
+from clearhead_lab.theorems.max_margin.convergence import correlation, globally_optimal, locally_optimal, saturated
 
 PACKAGES = ("experiments/svm/descent", "theories/max_margin", "theorems/max_margin", "numerics")
 """The code that every measurement of this family depends on."""
 PREDICTED = {"W": Norm.FROBENIUS, "K, Q": Norm.NUCLEAR}
 """The norm whose SVM training leads to, by what is trained."""
+
+Curve = Sequence[Sequence[float | None]]
+"""The numbers of all runs by recorded step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,37 @@ def train_by(
         rule=method.rule,
         evaluation=evaluate_by_autograd if method.autograd else evaluate,
     )
+
+
+def train_from_zero(
+    trained: str, task: AttentionTask, seeds: Sequence[int], *, steps: int, record: Iterable[int] | None = None
+) -> Trajectory:
+    """Train W, or K and Q, as `PREDICTED` names them, by normalised descent from W = 0; K is small and random."""
+    d = task.tokens.shape[-1]
+    start = (torch.zeros(len(seeds), d, d).double(),) if trained == "W" else draw_small_start(seeds, (d, d))
+    return train(task, start, steps=steps, record=record, parameters=Direct() if trained == "W" else Factored())
+
+
+def selection(task: AttentionTask, run: Trajectory, solutions: Sequence[MaxMargin]) -> dict[str, list[bool]]:
+    """Return for every run whether attention saturates at the end, and whether the selected tokens are optimal."""
+    selected, scores = run.selected[-1], task.token_scores
+    return {
+        "saturated": saturated(run.attention[-1]).tolist(),
+        "global": globally_optimal(scores, selected).tolist(),
+        "local": [bool(locally_optimal(scores[i], selected[i], solved.support)) for i, solved in enumerate(solutions)],
+    }
+
+
+def draw_cosines(
+    curves: Mapping[str, Mapping[Norm, Curve]], steps: Sequence[float], *, title: str, x: str = "steps"
+) -> Figure:
+    """Plot the mean cosines to the SVMs of several norms by step: a panel for each name."""
+    figure, panels = make_panels(len(curves), title=title)
+    for axes, (name, by_norm) in zip(panels, curves.items(), strict=True):
+        for colour, (norm, values) in enumerate(by_norm.items()):
+            plot_mean(axes, steps, values, label=f"cosine to the SVM of least {norm} norm", colour=colour)
+        finish_panel(axes, title=name, x=x, y="cosine", x_log=True, y_range=(0.0, 1.02))
+    return figure
 
 
 def svm_experiment(

@@ -1,4 +1,4 @@
-"""Runs of a model on batches, in which measurements get every attention call."""
+"""Passes: a model runs on batches, and theories get every attention call."""
 
 import itertools
 import time
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from clearhead._capture import Capture, GradientCapture, capture, capture_gradients
 from clearhead.audit.fidelity import require_tokens, tensors
 from clearhead.audit.options import AuditOptions
-from clearhead.audit.parts import Coverage, Run, Span
+from clearhead.audit.part import Pass, history_start
 from clearhead.audit.shown_inputs import input_texts
+from clearhead.audit.workers import OneProcess, Workers
 from clearhead.errors import AuditError
 from clearhead.heads import Heads
 from clearhead.interfaces import AttentionNotSeenError, AttentionSpec
@@ -47,33 +48,39 @@ class Observe(Protocol):
 def measure(
     model: nn.Module,
     batches: Iterable[Any],
-    run: Run,
-    span: Span,
-    observe: Observe,
-    progress: Callable[[int], None],
-    measured: Callable[[int], None],
+    pass_: Pass,
+    processes: OneProcess | Workers,
     options: AuditOptions,
     *,
+    sizes: list[int],
     checked: Sequence[str],
-    most: int | None = None,
+    end: int | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+    after: Callable[[], None] = lambda: None,
     decode: Decode | None = None,
     record: Callable[[Heads], None] | None = None,
 ) -> float:
-    """Run the model on the batches of the span and give every attention call to `observe`; return its seconds.
+    """Run the model on the batches of a pass and give every attention call to its theories; return their seconds.
 
-    The residual stream is captured if a theory needs it, linear maps likewise, and gradients if there is a loss. Every
-    call is moved once to the device of the theories' arithmetic.
+    The batches are those from the next one of the pass on, up to its limit of inputs. Those with the inputs just before
+    are run too, as history that does not count. The residual stream is captured if a theory needs it, linear maps
+    likewise, and gradients if there is a loss. Every call is moved once to the device of the theories' arithmetic.
 
-    measured: called after each batch with its number of inputs, when the run has counted it
     options: what they name was found, as `usable_options` does
-    most: number of inputs of the audit after which the run ends
-    decode: turns token ids into text; the run keeps the beginning of every input
+    sizes: numbers of inputs of the batches of the whole audit; those that are not known yet are added
+    end: number of the first batch after those of the pass; None for all
+    progress, after: called before each batch with the inputs so far, and after each batch that counts
+    decode: turns token ids into text; the pass keeps the beginning of every input
     record: called with the attention calls of the first batch too
     """
-    first, ahead = span.first - run.covered.inputs, span.lead_inputs
-    observer = _Observer(observe, options.layers, checked, torch.device(options.device))
+    start = pass_.next_batch
+    history = history_start(sizes, start)
+    pass_.first, counted = sum(sizes[:start]), pass_.inputs
+    ahead = pass_.first - sum(sizes[:history])
+    processes.begin(pass_)
+    observer = _Observer(processes.feed, options.layers, checked, torch.device(options.device))
     loss = options.loss_function
-    needs = frozenset[Need]().union(*(theory.needs for theory in run.theories))
+    needs = frozenset[Need]().union(*(theory.needs for theory in pass_.theories))
     open_capture = capture if loss is None else capture_gradients
     with open_capture(
         model,
@@ -83,28 +90,31 @@ def measure(
         residual_stream=Need.RESIDUAL_STREAM in needs,
         linear_maps=Need.WEIGHTS in needs,
     ) as captured:
-        for index, batch in enumerate(itertools.islice(batches, span.end)):
-            if most is not None and first + run.covered.inputs >= most:
+        for index, batch in enumerate(itertools.islice(batches, end)):
+            before = pass_.first + pass_.inputs - counted
+            if pass_.limit is not None and before >= pass_.limit:
                 break
-            if index < span.lead:
+            if index < history:
                 continue
-            progress(run.covered.inputs)
+            progress(pass_.inputs)
             observer.ahead, observer.inputs = ahead, count_inputs(batch)
             ahead = max(ahead - observer.inputs, 0)
-            history = index < span.start
-            observer.record = record if index == 0 and not history else None
-            which = f"the batch after {first + run.covered.inputs} inputs"
+            observer.record = record if index == 0 and start == 0 else None
+            which = f"the batch after {before} inputs"
             output = call_model(model, batch, which, observer)
             if loss is not None:
                 _differentiate(captured, loss, output, batch, which)
             del output  # logits of many words, which would stay in memory while the next are made
-            if not history:
+            if index >= start:
                 tokens = _count_tokens(batch)
-                run.covered += Coverage(observer.inputs, observer.attended if tokens is None else tokens)
-                run.texts += [] if decode is None else input_texts(batch, observer.inputs, decode)
-                run.batches = index + 1
-                measured(observer.inputs)
-    progress(run.covered.inputs)
+                pass_.inputs += observer.inputs
+                pass_.tokens += observer.attended if tokens is None else tokens
+                pass_.texts += [] if decode is None else input_texts(batch, observer.inputs, decode)
+                pass_.next_batch = index + 1
+                if index >= len(sizes):
+                    sizes.append(observer.inputs)
+                after()
+    progress(pass_.inputs)
     return observer.seconds
 
 

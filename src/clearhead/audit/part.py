@@ -21,7 +21,7 @@ from clearhead.theories.accumulator import HISTORY, Accumulator, new_accumulator
 from clearhead.theories.example import Cache
 from clearhead.theories.theory import Claim, ModelValues, Picture, Theory
 
-__all__ = ["SAVED_TYPES", "Coverage", "Part", "Run", "Shard", "Span", "span_of"]
+__all__ = ["SAVED_TYPES", "Part", "Pass", "Shard", "history_start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +52,20 @@ class Shard:
         return f"{self.number}/{self.count}"
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """The numbers of inputs and tokens that a model was measured on."""
+def history_start(sizes: Sequence[int], start: int) -> int:
+    """Return the first batch of the history of the batch `start`: `HISTORY` inputs before it, if there are as many.
 
-    inputs: int
-    tokens: int
-
-    def __add__(self, other: "Coverage") -> "Coverage":
-        return Coverage(self.inputs + other.inputs, self.tokens + other.tokens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """The batches that a run goes over: those from `lead` to `start` are history, those from `start` on count.
-
-    end: number of the first batch after them; None for all
-    first: number of inputs before `start`; lead_inputs: number of inputs from `lead` to `start`
+    sizes: numbers of inputs of the batches before it
     """
-
-    lead: int = 0
-    start: int = 0
-    end: int | None = None
-    first: int = 0
-    lead_inputs: int = 0
-
-
-def span_of(sizes: Sequence[int], start: int, end: int | None) -> Span:
-    """Return the span from the batch `start` on, given the numbers of inputs of all batches before it."""
-    first = sum(sizes[:start])
-    lead, before = start, first
-    while before > max(first - HISTORY, 0):
-        lead -= 1
-        before -= sizes[lead]
-    return Span(lead=lead, start=start, end=end, first=first, lead_inputs=first - before)
+    history = 0
+    while start > 0 and history < HISTORY:
+        start -= 1
+        history += sizes[start]
+    return start
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class Pass:
     """One model measured on the batches of a part.
 
     baseline: number of the baseline model, from 0; None for the audited model
@@ -100,7 +76,8 @@ class Run:
     first: how many inputs of the audit come before those of this part, or before those with which it goes on
     accumulators: by the key of the theory and the number of the layer
     caches: what the examples of a theory share; they are not saved
-    batches: number of the batch that comes next, among all batches of the audit
+    inputs, tokens: the numbers of inputs and of their tokens that were measured
+    next_batch: number of the batch that comes next, among all batches of the audit
     texts: the beginning of every input, for the report; of the audited model alone
     """
 
@@ -115,8 +92,9 @@ class Run:
     caches: defaultdict[str, Cache] = field(default_factory=lambda: defaultdict(Cache))
     baseline: int | None = None
     norms: bool = False
-    covered: Coverage = Coverage(0, 0)
-    batches: int = 0
+    inputs: int = 0
+    tokens: int = 0
+    next_batch: int = 0
     complete: bool = False
     texts: list[str] = field(default_factory=list)
 
@@ -125,12 +103,12 @@ class Run:
         layers = self.accumulators[theory.key]
         return [layers[number] for number in sorted(layers)]
 
-    def merge(self, other: "Run") -> None:
+    def merge(self, other: "Pass") -> None:
         """Add the sums of the same model on the next batches."""
         mine, theirs = (
-            f"{', '.join(theory.key for theory in run.theories)} with seed {run.seed}"
-            f"{'' if run.controls else ' without controls'}"
-            for run in (self, other)
+            f"{', '.join(theory.key for theory in each.theories)} with seed {each.seed}"
+            f"{'' if each.controls else ' without controls'}"
+            for each in (self, other)
         )
         if mine != theirs:
             raise InputError(f"cannot merge {theirs} into {mine}; merge parts of one audit")
@@ -140,11 +118,12 @@ class Run:
                     self.accumulators[key][number].merge(layer)
                 else:
                     self.accumulators[key][number] = layer
-        self.covered += other.covered
+        self.inputs += other.inputs
+        self.tokens += other.tokens
         self.texts += other.texts
 
     def state(self) -> dict[str, Any]:
-        """Return the run as plain values and arrays."""
+        """Return the pass as plain values and arrays."""
         return {
             "theories": [theory.key for theory in self.theories],
             "seed": self.seed,
@@ -156,8 +135,9 @@ class Run:
             "layers": {theory.key: [x.state() for x in self.layers_of(theory)] for theory in self.theories},
             "baseline": self.baseline,
             "norms": self.norms,
-            "covered": [self.covered.inputs, self.covered.tokens],
-            "batches": self.batches,
+            "inputs": self.inputs,
+            "tokens": self.tokens,
+            "next batch": self.next_batch,
             "complete": self.complete,
             "texts": self.texts,
         }
@@ -168,11 +148,11 @@ class Run:
         return [number for number, claim in enumerate(theory.claims) if claim in self.claims]
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], theories: Sequence[Theory]) -> "Run":
-        """Return the run that `state` was taken of; it can go on."""
+    def from_state(cls, state: Mapping[str, Any], theories: Sequence[Theory]) -> "Pass":
+        """Return the pass that `state` was taken of; it can go on."""
         by_key = {theory.key: theory for theory in theories if theory.key in state["theories"]}
         claims = state["claims"]
-        run = cls(
+        restored = cls(
             theories=list(by_key.values()),
             seed=state["seed"],
             controls=state["controls"],
@@ -184,13 +164,14 @@ class Run:
             first=state["first"],
             baseline=state["baseline"],
             norms=state["norms"],
-            covered=Coverage(*state["covered"]),
-            batches=state["batches"],
+            inputs=state["inputs"],
+            tokens=state["tokens"],
+            next_batch=state["next batch"],
             complete=state["complete"],
             texts=list(state["texts"]),
         )
-        run.restore(state["layers"])
-        return run
+        restored.restore(state["layers"])
+        return restored
 
     def restore(self, layers: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         """Take over the states of layers by theory, in place of the accumulators so far."""
@@ -223,7 +204,7 @@ class Part:
     fidelity: Fidelity
     whole_model: tuple[ModelValues, ...]
     notes: tuple[str, ...]
-    runs: list[Run] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     checksum: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -234,6 +215,11 @@ class Part:
     complete: bool = False
     shown: tuple[ShownInput, ...] = ()
 
+    @property
+    def audited(self) -> Pass:
+        """The pass of the audited model."""
+        return next(each for each in self.passes if each.baseline is None)
+
     def state(self) -> dict[str, Any]:
         """Return the part as plain values and arrays."""
         values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
@@ -241,7 +227,7 @@ class Part:
             **values,
             "shard": [self.shard.number, self.shard.count],
             "manifest": self.manifest.to_dict(),
-            "runs": [run.state() for run in self.runs],
+            "passes": [each.state() for each in self.passes],
         }
 
     @classmethod
@@ -253,7 +239,7 @@ class Part:
                 **state,
                 "shard": Shard(*state["shard"]),
                 "manifest": Manifest.from_dict(state["manifest"]),
-                "runs": [Run.from_state(run, theories) for run in state["runs"]],
+                "passes": [Pass.from_state(each, theories) for each in state["passes"]],
             }
         )
 

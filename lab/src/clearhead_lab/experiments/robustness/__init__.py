@@ -1,1 +1,0 @@
-"""Experiments on the accuracy and cost of attention variants under image corruptions."""
