@@ -38,6 +38,14 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "another shard": (lambda tree: tree.update(shard=3), "cannot be read"),
     "no theories": (lambda tree: tree["options"].update(theories=None), "cannot be read"),
     "all": (lambda tree: tree.clear(), "cannot be read"),
+    "a batch that is not there": (
+        lambda tree: tree["passes"][0].update({"next batch": 7}),
+        "after batches that it does not",
+    ),
+    "a batch before the first": (
+        lambda tree: tree["passes"][0].update({"next batch": -1}),
+        "after batches that it does not",
+    ),
     "deep": (lambda tree: tree.update(notes=json.loads("[" * 99 + "]" * 99)), "nested more than 64 levels"),
 }
 

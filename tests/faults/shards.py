@@ -86,10 +86,10 @@ def _overlapping(rng: random.Random, folder: Path, shard: Shard, audits: Path) -
     """Write a file with a valid checksum whose inputs are those of another shard, or more or fewer than its own."""
     part = read_part(folder / Shard(shard.number % COUNT + 1, COUNT).file_name)
     state: dict[str, Any] = {**part.state(), "shard": [shard.number, COUNT]}
-    [audited] = state["passes"]
+    [only] = state["passes"]
     kind = rng.randrange(3)
     if kind == 1:
-        audited["inputs"] += rng.randrange(1, 5)
+        only["inputs"] += rng.randrange(1, 5)
     elif kind == 2:
         state["sizes"] = [size + 1 for size in state["sizes"]]
     write_state(folder / shard.file_name, state)

@@ -36,6 +36,7 @@ MUTANTS = (
     Mutant("state: parts are not checked", "checkpoint:read_part", "check_fields(record, path, remedy=REMEDY)", "pass", STATE),
     Mutant("state: dataclasses are not checked", "state_file:read_state", "check_fields(known[value[_OBJECT]](**unpack(value['fields'])), path, remedy=REMEDY)", "known[value[_OBJECT]](**unpack(value['fields']))", STATE),
     Mutant("state: seconds of any theories", "checkpoint:read_part", "part.seconds.keys() != {theory.title for theory in find_theories(part.options['theories'])}", "False", STATE),
+    Mutant("state: goes on after any batch", "checkpoint:read_part", "0 <= each.next_batch <= len(part.sizes)", "True", STATE),
     Mutant("state: text for a tuple", "state_file:read_state", "not isinstance(entries, list)", "False", STATE),
     Mutant("storage: lists of checksums of anything", "storage:check_checksums", "not (isinstance(name, str) and isinstance(expected, str) and name.isprintable())", "False", STORAGE),
     Mutant("storage: tensors of any header", "storage:read_tensors", "(KeyError, TypeError, SafetensorError)", "ZeroDivisionError", STORAGE),

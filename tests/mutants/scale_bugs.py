@@ -26,7 +26,7 @@ MUTANTS = (
     Mutant("shards: other data are merged", "part:Part.differences", "not self.manifest.data or not other.manifest.data", "True", (SHARDS,)),
     Mutant("shards: unfinished ones are merged", "shards:_require_one_audit", "not part.complete", "False", REFUSED),
     Mutant("shards: missing ones are not named", "shards:_require_all", "if missing: ...", "if False: ...", REFUSED),
-    Mutant("shards: batches that change are accepted", "measuring:measure_part", "(read := audited.next_batch) and [checksum.hexdigest()] != scanned.checksums[read - 1:read]", "False", (f"{SHARDS}::test_batches_that_cannot_be_divided_are_refused",)),
+    Mutant("shards: batches that change are accepted", "measuring:measure_part", "end and [checksum.hexdigest()] != scanned.checksums[end - 1:end]", "False", (f"{SHARDS}::test_batches_that_cannot_be_divided_are_refused",)),
     Mutant("shards: Slurm arrays start at one", "shards:shard_from_environment", "1 - least", "0", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),
     Mutant("shards: ranks start at one", "shards:shard_from_environment", "number += 1", "", (f"{SHARDS}::test_a_launcher_gives_the_shard",)),
     Mutant("checkpoint: the first batch is measured again", "passes:measure", "start = pass_.next_batch", "start = 0", RESUMED),

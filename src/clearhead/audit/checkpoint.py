@@ -101,4 +101,6 @@ def read_part(path: Path) -> Part:
         check_fields(record, path, remedy=REMEDY)
     if part.seconds.keys() != {theory.title for theory in find_theories(part.options["theories"])}:
         raise DamagedFileError(f"{path} cannot be read: it has the seconds of other theories; {REMEDY}")
+    if not all(0 <= each.next_batch <= len(part.sizes) for each in part.passes):
+        raise DamagedFileError(f"{path} cannot be read: it goes on after batches that it does not have; {REMEDY}")
     return part

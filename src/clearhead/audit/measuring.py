@@ -144,10 +144,11 @@ def measure_part(
         else:
             stream = checksum.of(chain([first], remaining))
             measure_pass(model, audited, same_batches(stream, checksum, audited.next_batch, part.checksum), "measure")
+            end = audited.next_batch
             if shard.count == 1:
                 part.manifest = replace(part.manifest, data=checksum.hexdigest())
                 processes.finish()
-            elif (read := audited.next_batch) and [checksum.hexdigest()] != scanned.checksums[read - 1 : read]:
+            elif end and [checksum.hexdigest()] != scanned.checksums[end - 1 : end]:
                 raise AuditError("the batches changed while they were read; give the same batches in every iteration")
             if shard.number == 1:  # while workers still measure
                 part.whole_model = _on_whole_model(model, first, theories, usable, part)

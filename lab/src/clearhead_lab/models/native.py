@@ -132,7 +132,7 @@ def _kind_of(model: nn.Module) -> str:
 def _read_config(folder: Path) -> tuple[str, dict[str, Any]]:
     """Return the kind of the model and its config."""
     config = read_json(folder / CONFIG_FILE)
-    kind = config.pop(MARKER)
+    kind = config.pop(MARKER, None)
     if not isinstance(kind, str) or kind not in KINDS:
         raise LoadError(f"{folder} holds a {kind}, which this version cannot load; it can load: {', '.join(KINDS)}")
     return kind, config
