@@ -1,27 +1,22 @@
-"""Cost of a coding rate relative to torch.logdet of the n x n Gram matrix, and memory of a rate over a stream.
+"""Cost of a coding rate relative to torch.logdet of the n x n Gram matrix.
 
-    python benchmarks/coding_rate.py [--rounds 9] [--threads 1] [--only rate memory]
+    python benchmarks/coding_rate.py [--rounds 9] [--threads 1]
 
 Calls are interleaved in one process, in a random order each round. A ratio is a ratio of medians, theirs over ours,
-with the quartiles of the per-round ratios in brackets. Tokens are standard normal, float32. Memory is the peak of a
-fresh process above its peak after the imports and a small chunk.
+with the quartiles of the per-round ratios in brackets. Tokens are standard normal, float32.
 """
 
 import argparse
-import resource
 import statistics
-import time
 
 import torch
-from timing import Calls, normal, ratio, run_script, state, timed
+from timing import Calls, normal, ratio, state, timed
 from torch import Tensor
 
 from clearhead.numerics.coding_rate import coding_rate
-from clearhead.numerics.rate_stream import RateAccumulator
 
 SIZES = [(32, 6, 197, 64), (2, 6, 1024, 64)]
-EPS, WIDTH, CHUNK = 0.5, 768, 1000
-STREAMS = (20_000, 200_000)
+EPS = 0.5
 
 
 def by_tokens(z: Tensor) -> Tensor:
@@ -74,54 +69,14 @@ def rate_section(rounds: int) -> None:
         print(f"{'':32s}largest relative difference from float64: {worst:.1e}")
 
 
-def memory_section(threads: int) -> None:
-    print(f"\nR of a stream of tokens of width {WIDTH} by RateAccumulator, {CHUNK} at a time")
-    for tokens in STREAMS:
-        print(
-            f"{tokens:>9,d} tokens: {run_script(__file__, ['--stream', tokens], threads=threads).strip()}", flush=True
-        )
-
-
-def peak() -> float:
-    """Return the peak memory of this process in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def stream(tokens: int) -> None:
-    """Print peak memory, time and rate of a stream of tokens in this process."""
-    generator = torch.Generator().manual_seed(0)
-    warm = RateAccumulator(WIDTH)
-    warm.add(torch.randn(CHUNK, WIDTH, generator=generator))
-    warm.coding_rate()
-    before, started = peak(), time.perf_counter()
-    sums = RateAccumulator(WIDTH)
-    for _ in range(tokens // CHUNK):
-        sums.add(torch.randn(CHUNK, WIDTH, generator=generator))
-    rate = float(sums.coding_rate())
-    taken = time.perf_counter() - started
-    whole = tokens * WIDTH * 4 / 2**20
-    print(
-        f"R = {rate:.3f} in {taken:.1f} s; peak {peak():.0f} MiB, {peak() - before:+.0f} over a first chunk; "
-        f"the tokens alone are {whole:.0f} MiB"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--only", nargs="+", choices=["rate", "memory"], default=["rate", "memory"])
-    parser.add_argument("--stream", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    if options.stream:
-        stream(options.stream)
-        return
     print(state(options.threads, options.rounds))
-    if "rate" in options.only:
-        rate_section(options.rounds)
-    if "memory" in options.only:
-        memory_section(options.threads)
+    rate_section(options.rounds)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from tests.mutants.mutant import Mutant
 
 LOGDET = ("tests/numerics/test_logdet.py",)
 RATE = ("tests/numerics/test_coding_rate.py",)
-STREAM = ("tests/numerics/test_rate_stream.py",)
 LOSS = ("tests/modules/test_rate_reduction.py",)
 SIGNS = ("lab/tests/experiments/crate/test_sign_table.py",)
 
@@ -26,10 +25,6 @@ MUTANTS = (
     Mutant("rate: noise estimated for the wrong dtype", "coding_rate:subspace_rates", "z.dtype", "projected.dtype", RATE),
     Mutant("rate: twice the noise", "rate_noise:rounding_size", "0.2 * machine_epsilon(dtype)", "0.4 * machine_epsilon(dtype)", RATE),
     Mutant("rate: warning without noise", "rate_noise:warn_of_noise", "excess > NOTABLE", "True", RATE),
-    Mutant("rate stream: counts not merged", "rate_stream:RateAccumulator.merge", "self.counts += other.counts.to(self.counts)", "pass", STREAM),
-    Mutant("rate stream: counts not reduced", "rate_stream:RateAccumulator.all_reduce", "torch.distributed.all_reduce(self.counts, group=group)", "pass", STREAM),
-    Mutant("rate stream: alpha in single precision", "rate_stream:RateAccumulator._rates", "counts.double()", "counts", STREAM),
-    Mutant("rate stream: no warning for hidden singular values", "rate_stream:RateAccumulator._warn", "hidden > NOTABLE", "False", STREAM),
     Mutant("MCR2: gamma1 left out", "rate_reduction:RateReductionLoss.rates", "self.eps / math.sqrt(self.gamma1)", "self.eps", LOSS),
     Mutant("MCR2: features not normalised", "rate_reduction:RateReductionLoss.rates", "self.normalise", "False", LOSS),
     Mutant("change: a zero token becomes NaN", "change:unit_tokens", "length.masked_fill(is_zero, 1)", "length.masked_fill(is_zero, 0)", ("lab/tests/theorems/test_coding_rate_change.py",)),
