@@ -148,7 +148,7 @@ def calibrate(
     ] = DEFAULT_CALIBRATION,
     **values: Any,
 ) -> None:
-    """Measure how often the audit detects planted heads and calls heads of random models.
+    """Measure how often the audit detects planted heads and flags heads of random models.
 
     Heads that follow a theory to a strength from 0 to 1 are planted in small models and audited: the power of the
     audit. Models with random weights are audited too: its false positives. An interrupted run continues where it
