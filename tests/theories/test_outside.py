@@ -39,8 +39,22 @@ def sample(registered: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module
         sys.modules.pop(name, None)
 
 
-def test_the_sample_is_supported_on_a_planted_head_only(sample: ModuleType) -> None:
-    sample.test_a_planted_head_is_supported_and_random_heads_are_not()
+@once
+def test_the_sample_is_supported_on_a_planted_head_and_few_random_ones(
+    sample: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample.test_a_planted_head_is_supported()
+    sample.test_few_random_heads_are_supported()
+
+    measure = sample.THEORY.measure
+
+    def without_fixed(example: ch.Example, rng: ch.Random) -> Any:
+        [(claim, found)] = measure(example, rng).items()
+        return {claim: dataclasses.replace(found, controls={c: x for c, x in found.controls.items() if not c.fixed})}
+
+    monkeypatch.setattr(sample, "THEORY", dataclasses.replace(sample.THEORY, measure=without_fixed))
+    with pytest.raises(AssertionError):
+        sample.test_few_random_heads_are_supported()
 
 
 def test_padding_changes_nothing_of_the_sample_and_its_test_can_fail(
