@@ -100,7 +100,7 @@ def test_a_reason_of_several_parts_is_said_once() -> None:
     first, second = Measured(theory_of(3, [])), Measured(theory_of(3, []))
     for part in (first, second):
         part.feed(call([7, 7, 7]))
-    [one], [other] = (part.run.layers_of(part.theory) for part in (first, second))
+    [one], [other] = (part.pass_.layers_of(part.theory) for part in (first, second))
     one.merge(other)
     assert one.state()["reasons"] == [["too short", "seven"]]
 
