@@ -223,7 +223,7 @@ def test_a_forked_process_does_not_keep_the_lock_of_one_that_was_killed(tmp_path
     code = (
         "import os, pathlib, sys, time; from clearhead.storage import lock_folder\n"
         "with lock_folder(pathlib.Path(sys.argv[1])):\n"
-        "    child = os.fork()\n    if child: print(child, flush=True)\n    time.sleep(60)"
+        "    child = os.fork()\n    if not child: print(os.getpid(), flush=True)\n    time.sleep(60)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None

@@ -159,9 +159,9 @@ def test_standard_output_holds_only_json(here: Path, warm: WarmCommand) -> None:
     assert {control["seed"] for control in printed["findings"][0]["controls"].values()} == {3}
 
 
-def test_a_loss_is_differentiated_and_an_invalid_one_is_reported(here: Path) -> None:
+def test_a_loss_is_differentiated_and_an_invalid_one_is_reported(here: Path, warm: WarmCommand) -> None:
     command = (*SMALL_AUDIT, "--inputs", "1", "--layers", "1", "--theory", "symmetry", "--claims", "all", "--json")
-    plain, done = clearhead(*command, here=here), clearhead(*command, "--loss", "small:loss", here=here)
+    plain, done = warm(*command, here=here), warm(*command, "--loss", "small:loss", here=here)
     assert (done.returncode, done.stderr) == (0, "")
     values = [[f["value"] for f in json.loads(run.stdout)["findings"]] for run in (plain, done)]
     assert values[1] == pytest.approx(values[0], abs=1e-12)
@@ -171,7 +171,7 @@ def test_a_loss_is_differentiated_and_an_invalid_one_is_reported(here: Path) -> 
         "small:loss_of_labels": "the loss fails on the batch after 0 inputs: .* called with the model's output and the",
         "small:needs": "the loss fails on the batch after 0 inputs: .*takes 1 positional argument",
     }.items():
-        failed = clearhead(*command, "--loss", name, here=here)
+        failed = warm(*command, "--loss", name, here=here)
         assert failed.returncode == 2
         assert re.search(f"^clearhead: {message}", failed.stderr), failed.stderr
         assert failed.stderr.count("\n") == 1
