@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,7 +106,7 @@ def draw_baselines(model: nn.Module, seed: int) -> Iterator[nn.Module] | None:
 
 def baseline_models(
     trained: nn.Module, models: Iterable[nn.Module], theories: Sequence[Theory]
-) -> Iterator[tuple[nn.Module, Sequence[Theory], int, bool]]:
+) -> Generator[tuple[nn.Module, Sequence[Theory], int, bool], None, None]:
     """Yield each baseline model with the theories to measure on it, its number and whether it has the trained norms.
 
     All theories are measured on the first model, and those that are judged by the baseline on the others too. These

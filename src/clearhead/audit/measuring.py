@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -155,11 +156,12 @@ def measure_part(
             audited.complete = True
             checkpoint.save(current)
         if sum(scanned.sizes[: own_batches.start]) < BASELINE_INPUTS:
-            for drawn, judged, number, norms in baseline_models(model, baselines or (), compared):
-                pass_ = _pass_of(part, usable, judged, own_batches.start, number, norms)
-                if not pass_.complete:
-                    measure_pass(drawn, pass_, iter(batches), "baseline")
-                    pass_.complete = True
+            with closing(baseline_models(model, baselines or (), compared)) as models:  # restores norms after an error
+                for drawn, judged, number, norms in models:
+                    pass_ = _pass_of(part, usable, judged, own_batches.start, number, norms)
+                    if not pass_.complete:
+                        measure_pass(drawn, pass_, iter(batches), "baseline")
+                        pass_.complete = True
         part.complete = True
         checkpoint.save(current, always=True)
     return part

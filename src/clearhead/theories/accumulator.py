@@ -117,7 +117,7 @@ class Accumulator:
                 continue
             if not isinstance(sample, Sample):
                 raise InputError(f"{name}: measure returns a Sample or a Reason; got {sample!r}")
-            given = (("predicted", sample.predicted), ("covered", sample.covered))
+            given = (("predicted", sample.predicted), ("covered", sample.covered), ("size", sample.size))
             heads = self.heads if claim.unit is Unit.HEAD else 1
             for entry, array in (("value", sample.value), *(pair for pair in given if pair[1] is not None)):
                 _require(array, f"{name}: {entry}", "heads", heads)
